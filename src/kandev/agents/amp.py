@@ -1,0 +1,17 @@
+"""Amp: threads live on its server; continued and forked by commands of their own (specification's table)."""
+
+from kandev.agents.base import AgentConfig, SessionConfig
+
+AMP = AgentConfig(
+    name="amp",
+    display_name="Amp",
+    command=("amp", "-x", "--stream-json"),
+    protocol="amp",
+    session=SessionConfig(
+        fork_session_cmd=("amp", "threads", "fork"),
+        continue_session_cmd=("amp", "threads", "continue"),
+    ),
+    env_allow=("AMP_*",),
+    login_hint="amp login",
+    install_hint="npm install -g @ampcode/cli",
+)
