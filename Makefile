@@ -1,0 +1,100 @@
+# Needs GNU make and Python 3.11 or newer on Linux; nothing else has to be installed first.
+# `make demo` shows the thing, `make test` checks it. `make help` lists the rest.
+#
+# Everything lives in .venv, made by plain pip from hashed locks. Stamp files keep repeated calls quick.
+
+PYTHON ?=
+ARGS ?=
+
+CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
+PY := .venv/bin/python
+PIP := $(PY) -m pip --disable-pip-version-check
+FROM_LOCK := $(PIP) install --quiet --require-hashes --no-deps
+# The build backend comes from the lock too, so that the build fetches nothing.
+FROM_HERE := $(PIP) install --quiet --no-deps --no-build-isolation
+COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-header --no-emit-index-url --no-emit-find-links
+UV = $(or $(wildcard .venv/bin/uv),$(shell command -v uv),$(error `make lock` needs uv: python -m pip install uv))
+
+SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
+# The editable install of the tests serves every purpose; the plain one is made only where that is absent.
+INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
+
+.PHONY: help demo serve test lint locks-name-no-host format bench lock real-agents clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo 'make demo         a session that is killed, resumed, and still remembers: no network, under 15 seconds'
+	@echo 'make serve        the server on 127.0.0.1 (ARGS="--port 0")'
+	@echo 'make test         every test that this machine can run; says what it skipped and why (ARGS="-k resume")'
+	@echo 'make lint         ruff, mypy, and that no lock names a host'
+	@echo 'make format       lets ruff put the sources in order'
+	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
+	@echo 'make real-agents  installs the agents that the tests drive (npm)'
+	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
+	@echo 'make clean        removes whatever this file made'
+
+demo: $(INSTALLED)
+	.venv/bin/kandev demo $(ARGS)
+
+serve: $(INSTALLED)
+	.venv/bin/kandev serve $(ARGS)
+
+test: .venv/.tests
+	$(PY) -m pytest $(ARGS)
+
+lint: .venv/.tests locks-name-no-host
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+# Where packages come from is the business of each machine's own settings.
+locks-name-no-host:
+	@! grep -nE 'https?://|@ file:|--(extra-)?index-url|--find-links' requirements*.lock
+	@! grep -rnE '"resolved"|registry *=' --include=package-lock.json --include=.npmrc --exclude-dir=node_modules \
+		--exclude-dir='.[a-z]*' .
+	@! grep -nE 'index-url|find-links|\[\[tool\.uv\.index' pyproject.toml
+
+format: .venv/.tests
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+bench: .venv/.tests
+	$(PY) -m benchmarks $(ARGS)
+
+real-agents: .venv/.tests
+	$(PY) tests/real_agents/install.py
+
+lock:
+	$(COMPILE) --group build $(ARGS) -o requirements.lock
+	$(COMPILE) --group dev --all-extras $(ARGS) -o requirements-dev.lock
+
+clean:
+	rm -rf .venv .real-agents .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.plain: requirements.lock pyproject.toml README.md $(SOURCES) | .venv/bin/pip
+	$(FROM_LOCK) -r requirements.lock
+	$(FROM_HERE) .
+	@touch $@
+
+.venv/.tests: requirements-dev.lock pyproject.toml | .venv/bin/pip
+	$(FROM_LOCK) -r requirements-dev.lock
+	$(FROM_HERE) --editable .
+	$(PIP) check
+	@touch $@
+
+# pip is the last thing that venv puts in, so its presence says that the environment is whole.
+.venv/bin/pip:
+	@set -e; \
+	for candidate in $(CANDIDATES); do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+		echo 'Python 3.11 or newer is needed; none of these is: $(CANDIDATES).' >&2; \
+		echo 'Install one, or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)' >&2; exit 1; \
+	fi; \
+	if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+		echo "$$found has no venv module. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+	fi; \
+	echo "Making .venv with $$found"; "$$found" -m venv .venv
