@@ -1,0 +1,1 @@
+"""The demo agent, and the demonstration that drives it."""

@@ -1,0 +1,1 @@
+"""Agents that do as they are told, for tests."""
