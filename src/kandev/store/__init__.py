@@ -1,0 +1,1 @@
+"""The database: named statements, migrations, one writer with group commit, and readers."""
