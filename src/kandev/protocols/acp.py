@@ -26,6 +26,7 @@ from kandev.protocols.answers import (
     session_setup,
     stop_reason,
     text_of,
+    tool_output,
     usage,
 )
 from kandev.protocols.jsonrpc import Noise, Notification, Request, RequestId, Response, error, result
@@ -68,6 +69,7 @@ __all__ = [
     "set_model",
     "stop_reason",
     "text_of",
+    "tool_output",
     "usage",
 ]
 

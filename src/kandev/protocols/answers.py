@@ -10,6 +10,8 @@ from kandev.domain.failures import strings_of
 ERROR_CHARACTERS = 2000
 STOP_REASONS = frozenset({"end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"})
 
+_OUTPUT_KEYS = ("output", "content", "formatted_output", "stdout")
+
 
 class AuthMethod(msgspec.Struct, frozen=True, kw_only=True):
     """One way to log in. `command` is what a person runs in a terminal, where the agent told it; else empty."""
@@ -202,6 +204,13 @@ def _block_text(block: Any) -> str:
 
 def _placeholder(kind: str, detail: Any) -> str:
     return f"[{kind}: {detail}]" if isinstance(detail, str) and detail else f"[{kind}]"
+
+
+def tool_output(update: Mapping[str, Any]) -> str:
+    """Return what a tool call gave, as text: its content, or `rawOutput` where the content is empty (HIST-10)."""
+    raw = update.get("rawOutput")
+    texts = [text_of(update.get("content")), _string(raw), *(_string(_mapping(raw).get(key)) for key in _OUTPUT_KEYS)]
+    return next((text for text in texts if text), "")
 
 
 def error_text(error: Mapping[str, Any] | None, *, hide: str = "") -> str:
