@@ -54,7 +54,7 @@ A rule for session/cancel says how a cancelled prompt is answered (usually stopR
 | tool: TITLE, id, content, start: true, end: true| tool_call in_progress, tool_call_update completed                |
 | update: {...}, session: ID                      | one session/update                                               |
 | echo                                            | the prompt as user_message_chunk                                 |
-| permission: TITLE, options: [...]               | asks, waits, says `permission: OPTION`                           |
+| permission: TITLE, options: [...], wait: true   | asks, waits, says `permission: OPTION`                           |
 | request: METHOD, params: {}, id: ID             | asks, waits, says `answer: JSON`                                 |
 | send: ANY                                       | any JSON value as a line                                         |
 | line: T, end: "\n"                              | any text; hex: "fffe0a" any bytes                                |
@@ -374,6 +374,8 @@ class Call:
         options = step.get("options") or [{"optionId": kind, "name": kind, "kind": kind} for kind in kinds]
         params = {"sessionId": self.session_id, "toolCall": call, "options": options}
         answer = self._ask("session/request_permission", params, step)
+        if not step.get("wait", True):
+            return
         outcome = (answer.get("result") or {}).get("outcome") or {}
         if outcome.get("outcome") == "cancelled":
             self.cancel()
@@ -388,11 +390,12 @@ class Call:
         request_id = step.get("id", f"request-{os.urandom(4).hex()}")
         self._agent.waiting[request_id] = self.answers
         self._agent.send({"id": request_id, "method": method, "params": params})
-        while True:
+        while step.get("wait", True):
             try:
                 return self.answers.get(timeout=0.01)
             except Empty:
                 self._pause(0)
+        return {}
 
     def _do_send(self, message: Any, _: Json) -> None:
         self._agent.write(as_json(message))

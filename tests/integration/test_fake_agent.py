@@ -315,6 +315,26 @@ def test_a_permission_is_asked_and_told(make: Make, tmp_path: Path) -> None:
         assert peer.text() == "permission: reject_once"
 
 
+def test_perm_2_it_can_die_with_a_permission_open(make: Make, tmp_path: Path) -> None:
+    """The step need not wait, so that a death leaves the request without a turn."""
+    steps = [{"permission": "Write x", "wait": False}, {"die": 3}]
+    with Peer(make(on={"session/prompt": {"steps": steps}}).command) as peer:
+        with pytest.raises(EOFError):
+            peer.prompt(peer.new(tmp_path), "go")
+        assert [message["method"] for message in peer.seen] == ["session/request_permission"]
+
+
+def test_a_slow_exit_follows_the_end_of_stdin(make: Make) -> None:
+    """With `exit_delay` the process is still there when its stdin has ended."""
+    fake = make(exit_delay=60)
+    with Peer(fake.command) as peer:
+        peer.ask("initialize")
+        assert peer.process.stdin
+        peer.process.stdin.close()
+        fake.wait(lambda: fake.events("eof"))
+        assert fake.alive() == [peer.process.pid]
+
+
 def test_wire_14_a_cancelled_permission_ends_the_turn(make: Make, tmp_path: Path) -> None:
     """The outcome `cancelled` ends the turn as a cancel does."""
     with Peer(make(on={"session/prompt": {"steps": [{"permission": "Write x"}]}}).command) as peer:
