@@ -1,0 +1,55 @@
+"""Who owns an instance: a small file that lets another process find, prove and end agentctl and its agent (PROC-2)."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from typing import Final
+
+__all__ = ["AgentIdentity", "Identity", "read_identity", "write_identity"]
+
+_FILE: Final = "agentctl.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentIdentity:
+    """The agent's process. `start_time` is in clock ticks since boot."""
+
+    pid: int
+    start_time: int
+    pgid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """agentctl's process, and its agent's once it was started. `ended`: both are gone, in order."""
+
+    api_version: int
+    instance_id: str
+    nonce: str
+    pid: int
+    start_time: int
+    boot_id: str
+    agent: AgentIdentity | None = None
+    ended: bool = False
+
+
+def write_identity(directory: str, identity: Identity) -> None:
+    """Store the identity in `directory`, 0600, whole or not at all."""
+    path = os.path.join(directory, _FILE)
+    fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(fd, json.dumps(asdict(identity)).encode())
+    finally:
+        os.close(fd)
+    os.rename(path + ".new", path)
+
+
+def read_identity(directory: str) -> Identity | None:
+    """Return the identity stored in `directory`; None when there is none, or it cannot be read."""
+    try:
+        with open(os.path.join(directory, _FILE), "rb") as file:
+            fields = json.loads(file.read())
+        agent = fields.pop("agent", None)
+        return Identity(**fields, agent=AgentIdentity(**agent) if agent else None)
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,213 @@
+"""One agentctl: holds the journal and the agent's runs together, and knows when to end."""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from kandev.agentctl import API_VERSION
+from kandev.agentctl.identity import AgentIdentity, Identity, write_identity
+from kandev.agentctl.journal import Journal
+from kandev.agentctl.platform import boot_id, process_stat
+from kandev.agentctl.process import AgentRun, Surroundings
+from kandev.agentctl.refusal import Refusal
+from kandev.agentctl.spawn import Launch, spawn
+from kandev.agentctl.tree import ProcessTree
+
+__all__ = ["CAP_BYTES", "Options", "Sidecar"]
+
+CAP_BYTES: Final = 256 << 20
+BACKEND_GONE_GRACE_S: Final = 2.0
+"""How long the agent of a transient instance has after its backend died: stdin is closed, then the tree is killed."""
+TERMINATE_GRACE_S: Final = 8.0
+"""How long an agent has when agentctl itself gets SIGTERM: some agents need this long to end in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How an agentctl is set up. `lifeline` is a pipe whose end-of-file says that the backend is gone; -1 for none."""
+
+    instance_id: str
+    directory: str
+    token: str = ""
+    lifeline: int = -1
+    cap_bytes: int = CAP_BYTES
+    write_timeout_s: float = 10.0
+
+
+class Sidecar:
+    """What the requests act on. Errors are Refusals. Made inside its running loop."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.ending = asyncio.Event()
+        """Set when agentctl is to end, and nothing of the agent is left."""
+        self.growth: set[asyncio.Event] = set()
+        """One event of each reader, set when the journal grew or when there is news about its end."""
+        self._loop = asyncio.get_running_loop()
+        self._tree = ProcessTree(self._loop)
+        self.journal = Journal(os.path.join(options.directory, "journal"), on_growth=self.wake_readers)
+        self._launch: Launch | None = None
+        self._run: AgentRun | None = None
+        self._gen = 0
+        self._refusing = ""
+        self._end: asyncio.Task[None] | None = None
+        stat = process_stat(os.getpid())
+        assert stat is not None
+        self._identity = Identity(
+            api_version=API_VERSION,
+            instance_id=options.instance_id,
+            nonce=secrets.token_hex(8),
+            pid=stat.pid,
+            start_time=stat.start_time,
+            boot_id=boot_id(),
+        )
+        write_identity(options.directory, self._identity)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._on_signal)
+        if options.lifeline >= 0:
+            os.set_inheritable(options.lifeline, False)
+            self._loop.add_reader(options.lifeline, self._on_lifeline)
+
+    def health(self) -> Mapping[str, Any]:
+        """Return the answer of GET /health and GET /status."""
+        run = self._run
+        return {
+            "status": "ok",
+            "api_version": API_VERSION,
+            "instance_id": self.options.instance_id,
+            "nonce": self._identity.nonce,
+            "pid": self._identity.pid,
+            "start_time": self._identity.start_time,
+            "agent": self._agent_health(),
+            "journal": {
+                "start": self.journal.start,
+                "end": self.journal.end,
+                "acked": self.journal.acknowledged,
+                "paused": run.output.paused if run else "",
+                "trouble": self.journal.trouble,
+            },
+            "last_line": run.stdin.last_line if run else 0,
+        }
+
+    def configure(self, payload: Mapping[str, Any]) -> None:
+        """Take command, env, cwd and perhaps tmpdir for the next start."""
+        command, env, cwd = payload.get("command"), payload.get("env"), payload.get("cwd")
+        tmpdir = payload.get("tmpdir", os.path.join(self.options.directory, "tmp"))
+        if not (isinstance(command, list) and command and all(isinstance(part, str) for part in command)):
+            raise Refusal(400, "bad_request", "command is no list of words.")
+        if not (isinstance(env, dict) and all(isinstance(value, str) for value in env.values())):
+            raise Refusal(400, "bad_request", "env is no object of strings.")
+        if not (isinstance(cwd, str) and isinstance(tmpdir, str)):
+            raise Refusal(400, "bad_request", "cwd and tmpdir are paths.")
+        self._refuse_while_running()
+        self._launch = Launch(command=tuple(command), env=env, cwd=cwd, tmpdir=tmpdir)
+
+    def start(self) -> Mapping[str, Any]:
+        """Start the configured agent."""
+        if self._launch is None:
+            raise Refusal(409, "not_configured", "The agent was not configured.")
+        self._refuse_while_running()
+        spawned = spawn(self._launch, instance_id=self.options.instance_id)
+        self._gen += 1
+        around = Surroundings(
+            directory=self.options.directory,
+            journal=self.journal,
+            tree=self._tree,
+            cap_bytes=self.options.cap_bytes,
+        )
+        self._run = AgentRun(spawned, launch=self._launch, gen=self._gen, around=around)
+        agent = AgentIdentity(pid=spawned.pid, start_time=spawned.start_time, pgid=spawned.pid)
+        self._identity = replace(self._identity, agent=agent)
+        with contextlib.suppress(OSError):  # no room: the instance id in the agent's environment still proves it
+            write_identity(self.options.directory, self._identity)
+        return self._agent_health()
+
+    async def send(self, n: int, line: bytes) -> None:
+        """Write line `n` to the agent, at most once."""
+        if b"\n" in line[:-1] or not line.strip(b"\n"):
+            raise Refusal(400, "bad_request", "The body is not one line.")
+        run = self._run
+        if run is None:
+            raise Refusal(409, "not_started", "The agent was not started.")
+        if run.exit is not None:
+            raise Refusal(409, "agent_exited", "The agent has ended.", **self._agent_health())
+        if self._refusing:
+            raise Refusal(409, "stopping", self._refusing)
+        await run.stdin.send(n, line, timeout_s=self.options.write_timeout_s)
+
+    async def stop(self, grace_s: float) -> None:
+        """End the agent and its tree; nothing to do when none runs."""
+        if self._run is not None and not await self._run.stop(grace_s=grace_s):
+            raise Refusal(500, "tree_alive", "A process of the agent hangs in the kernel and did not die.")
+
+    def acknowledge(self, offset: int) -> None:
+        """Forget the journal before `offset`; an agent that stood at the cap goes on."""
+        self.journal.acknowledge(offset)
+        if self._run is not None and self._run.output.paused == "cap":
+            self._run.output.adjust()
+
+    def stderr(self, limit: int) -> bytes:
+        """Return the last bytes of the agent's stderr."""
+        return self._run.stderr.tail(limit) if self._run else b""
+
+    def is_complete(self) -> bool:
+        """True when nothing can be added to the journal any more, unless the agent is started again."""
+        run = self._run
+        return self.ending.is_set() or (run is not None and run.recorded and not self.journal.trouble)
+
+    def wake_readers(self) -> None:
+        """Let every reader look again."""
+        for event in self.growth:
+            event.set()
+
+    def close(self) -> None:
+        """Write that nothing is left, and close the journal."""
+        self._tree.close()
+        self.journal.close()
+        with contextlib.suppress(OSError):  # no room: then the next start proves it by a scan
+            write_identity(self.options.directory, replace(self._identity, ended=True))
+
+    def _refuse_while_running(self) -> None:
+        if self._refusing:
+            raise Refusal(409, "stopping", self._refusing)
+        if self._run is not None and not self._run.finished:
+            raise Refusal(409, "already_started", "The agent runs already.", **self._agent_health())
+
+    def _agent_health(self) -> Mapping[str, Any]:
+        run = self._run
+        if run is None:
+            return {"state": "configured" if self._launch else "none"}
+        health: dict[str, Any] = {"state": "running", "pid": run.pid, "start_time": run.start_time, "pgid": run.pid}
+        if run.exit is not None:
+            health.update(state="exited", exit_code=run.exit.code, signal=run.exit.signal)
+        return health
+
+    def _on_lifeline(self) -> None:
+        try:
+            if os.read(self.options.lifeline, 1024):
+                return
+        except OSError:
+            pass
+        self._loop.remove_reader(self.options.lifeline)
+        self._begin_end("The backend is gone.", grace_s=BACKEND_GONE_GRACE_S, term_grace_s=0)
+
+    def _on_signal(self) -> None:
+        if self._refusing and self._run is not None:  # asked again: no grace is left
+            self._hurry = self._loop.create_task(self._run.stop(grace_s=0), name="kill at once")
+        self._begin_end("agentctl is ending.", grace_s=TERMINATE_GRACE_S, term_grace_s=2.0)
+
+    def _begin_end(self, why: str, *, grace_s: float, term_grace_s: float) -> None:
+        if self._end is None:
+            self._refusing = why
+            self._end = self._loop.create_task(self._finish(grace_s, term_grace_s), name="end of agentctl")
+
+    async def _finish(self, grace_s: float, term_grace_s: float) -> None:
+        if self._run is not None:
+            await self._run.stop(grace_s=grace_s, term_grace_s=term_grace_s)
+        self.ending.set()
+        self.wake_readers()
