@@ -1,0 +1,1 @@
+"""The way in: WebSocket actions and events, HTTP, and who may use them."""

@@ -1,0 +1,233 @@
+"""The payload of each action's request, typed (contract: table of actions).
+
+Unknown fields are ignored, so that a newer client can talk to an older server; wrong types are refused. `null` in an
+optional field is the same as leaving it out. Ids have a pattern and so never become paths (SEC-2).
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from kandev.gateway.hub import Since
+
+CONTENT_CHARS = 4 * 1024 * 1024
+
+Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z_-]{1,64}\Z")]
+# A title, a name or a path: no control characters, which would forge lines in terminals and logs.
+Line = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+# NUL ends text in SQLite's functions and in agents written in C; the rest of the control characters may be pasted.
+Text = Annotated[str, msgspec.Meta(min_length=1, max_length=CONTENT_CHARS, pattern=r"^[^\x00]*\Z")]
+ClientId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=200)]
+Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Nothing(msgspec.Struct, frozen=True, kw_only=True):
+    """health.check, agent.list, runtime.list."""
+
+
+class AgentCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """agent.check."""
+
+    name: Line
+
+
+class Resolve(msgspec.Struct, frozen=True, kw_only=True):
+    """id.resolve: a session's or a task's id, or the beginning of one."""
+
+    id: Id
+
+
+class TaskCreate(msgspec.Struct, frozen=True, kw_only=True):
+    """task.create."""
+
+    description: Text
+    agent: Line
+    title: Line | None = None
+    runtime: Line | None = None
+    repository_path: Line | None = None
+    base_branch: Line | None = None
+    model: Line | None = None
+    mode: Line | None = None
+    start: bool | None = None
+    client_task_id: ClientId | None = None
+    in_place: bool | None = None
+
+
+class CreateTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What `tasks.create` takes: a TaskCreate with its defaults filled in."""
+
+    description: str
+    agent: str
+    title: str = ""
+    runtime: str = ""
+    repository_path: str = ""
+    base_branch: str = ""
+    model: str = ""
+    mode: str = ""
+    start: bool = True
+    client_task_id: str | None = None
+    in_place: bool = False
+
+
+class TaskList(msgspec.Struct, frozen=True, kw_only=True):
+    """task.list."""
+
+    state: Line | None = None
+    limit: Limit | None = None
+    cursor: Line | None = None
+
+
+class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
+    """task.get, task.complete, task.session.list."""
+
+    task_id: Id
+
+
+class TaskUpdate(msgspec.Struct, frozen=True, kw_only=True):
+    """task.update."""
+
+    task_id: Id
+    title: Line
+
+
+class TaskDelete(msgspec.Struct, frozen=True, kw_only=True):
+    """task.delete."""
+
+    task_id: Id
+    force: bool | None = None
+    delete_branch: bool | None = None
+
+
+class TaskSubscription(msgspec.Struct, frozen=True, kw_only=True):
+    """task.subscribe, task.unsubscribe: one task, or all."""
+
+    task_id: Id | None = None
+
+
+class SessionCreate(msgspec.Struct, frozen=True, kw_only=True):
+    """task.session.create."""
+
+    task_id: Id
+    agent: Line | None = None
+    from_session_id: Id | None = None
+
+
+class SessionRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Actions on a session; where the task is named too, it must be the session's."""
+
+    session_id: Id
+    task_id: Id | None = None
+
+
+class TaskSessionRef(msgspec.Struct, frozen=True, kw_only=True):
+    """task.session.status, cancel, stop, delete."""
+
+    task_id: Id
+    session_id: Id
+
+
+class Resume(msgspec.Struct, frozen=True, kw_only=True):
+    """task.session.resume."""
+
+    task_id: Id
+    session_id: Id
+    wait: bool | None = None
+
+
+class Recover(msgspec.Struct, frozen=True, kw_only=True):
+    """task.session.recover."""
+
+    task_id: Id
+    session_id: Id
+    action: Literal["resume", "fresh_start", "recap", "retry_token"]
+
+
+class SetMode(msgspec.Struct, frozen=True, kw_only=True):
+    """session.set_mode."""
+
+    session_id: Id
+    mode_id: Line
+
+
+class SetConfigOption(msgspec.Struct, frozen=True, kw_only=True):
+    """session.set_config_option."""
+
+    session_id: Id
+    config_id: Line
+    value: Line | bool | int | float
+
+
+class Logs(msgspec.Struct, frozen=True, kw_only=True):
+    """session.logs."""
+
+    session_id: Id
+    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+
+
+class SessionSubscribe(msgspec.Struct, frozen=True, kw_only=True):
+    """session.subscribe."""
+
+    session_id: Id
+    since: Since | None = None
+
+
+class MessageAdd(msgspec.Struct, frozen=True, kw_only=True):
+    """message.add."""
+
+    task_id: Id
+    session_id: Id
+    content: Text
+    client_message_id: ClientId | None = None
+
+
+class MessageList(msgspec.Struct, frozen=True, kw_only=True):
+    """message.list."""
+
+    session_id: Id
+    before: Seq | None = None
+    after: Seq | None = None
+    limit: Limit | None = None
+
+
+class MessageRef(msgspec.Struct, frozen=True, kw_only=True):
+    """message.get; where the session is named too, it must be the message's."""
+
+    message_id: Id
+    session_id: Id | None = None
+
+
+class MessageSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """message.search."""
+
+    text: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*\Z")]
+    task_id: Id | None = None
+
+
+class QueuedRef(msgspec.Struct, frozen=True, kw_only=True):
+    """message.queue.cancel."""
+
+    session_id: Id
+    message_id: Id
+
+
+class TurnRef(msgspec.Struct, frozen=True, kw_only=True):
+    """turn.send_again."""
+
+    session_id: Id
+    turn_id: Id
+
+
+class PermissionList(msgspec.Struct, frozen=True, kw_only=True):
+    """permission.list: of one session, or of all."""
+
+    session_id: Id | None = None
+
+
+class PermissionRespond(msgspec.Struct, frozen=True, kw_only=True):
+    """permission.respond: an option, or cancelled."""
+
+    session_id: Id
+    request_id: Id
+    option_id: Line | None = None
+    cancelled: bool | None = None
