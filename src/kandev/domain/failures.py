@@ -16,7 +16,8 @@ from kandev.domain.models import HoldReason, SessionState, TaskState
 
 MAX_STRINGS = 64
 MAX_DEPTH = 12
-MAX_CHARACTERS = 4000
+MAX_CHARACTERS = 2000
+MAX_CHARACTERS_TOGETHER = 16_000  # keeps the patterns below a tenth of a second, whatever an agent writes
 
 AUTH_REQUIRED = -32000
 METHOD_NOT_FOUND = -32601
@@ -94,11 +95,12 @@ def strings_of(error: Any) -> Iterator[str]:
     message = error.get("message") if isinstance(error, Mapping) else error
     data = error.get("data") if isinstance(error, Mapping) else None
     pending: list[tuple[Any, int]] = [(data, 0), (message, 0)]
-    found = 0
-    while pending and found < MAX_STRINGS:
+    found = characters = 0
+    while pending and found < MAX_STRINGS and characters < MAX_CHARACTERS_TOGETHER:
         value, depth = pending.pop()
         if isinstance(value, str):
             found += 1
+            characters += min(len(value), MAX_CHARACTERS)
             yield value[:MAX_CHARACTERS]
         elif depth < MAX_DEPTH:
             pending.extend((item, depth + 1) for item in reversed(_children(value)))
@@ -131,9 +133,9 @@ _OTHER = (
     r"|programs?|hosts?|ports?|keys?|credentials?|users?|accounts?|functions?|agents?|urls?|https?|options?|configs?)"
 )
 _OTHER_THING = re.compile(rf"\b{_OTHER}\b", re.IGNORECASE)
-# A session, and not a part of one ("session mode"), a method ("session/load") or a file ("session.json").
+# A session, and not a part of one ("session mode"), a method ("session/load"), a file or a name ("server 'session'").
 _SESSION = (
-    r"\b(?:sessions?|threads?|conversations?|rollouts?)(?:[ _-]?id(?:entifier)?s?)?\b(?![/.]\w)"
+    r"\b(?!(?<=['\"`])\w+['\"`])(?:sessions?|threads?|conversations?|rollouts?)(?:[ _-]?id(?:entifier)?s?)?\b(?![/.]\w)"
     rf"(?!\s+(?:{_OTHER}|updates?|kinds?|types?|parameters?|state|stor(?:e|age)|manager|service)\b)"
 )
 # What may stand between: neither another thing, nor the end of a sentence, nor the colon before a cause.
@@ -156,7 +158,10 @@ _UNKNOWN = re.compile(
     ),
     re.IGNORECASE,
 )
-_ANY_MISSING = re.compile(rf"\bno such\b|{_MISSING}", re.IGNORECASE)
+# Beside our own id, so "unknown id X" counts and "unknown error" does not.
+_BESIDE_ID = re.compile(
+    rf"\bno such\b|{_MISSING}|\bunknown\b(?! (?:error|reason|failure|problem|issue|exception|cause)\b)", re.IGNORECASE
+)
 _UNSUPPORTED = re.compile(
     r"\bmethod not found\b|\b(?:session/(?:load|resume)|loadSession|(?:load|resum)ing (?:a |of )?sessions?)\b"
     r"[^.\n]{0,40}\b(?:unsupported|not (?:supported|implemented|available))",
@@ -193,7 +198,7 @@ def _says_unknown(texts: list[str]) -> bool:
     if any(_UNKNOWN.search(text) for text in texts):
         return True
     together = "\n".join(texts)
-    return _ID in together and bool(_ANY_MISSING.search(together)) and not _OTHER_THING.search(together)
+    return _ID in together and bool(_BESIDE_ID.search(together)) and not _OTHER_THING.search(together)
 
 
 class FailureCause(StrEnum):
