@@ -17,6 +17,7 @@ from kandev.protocols import jsonrpc
 from kandev.protocols.answers import (
     AgentInfo,
     AuthMethod,
+    Choice,
     PermissionAsk,
     PermissionOption,
     SessionSetup,
@@ -32,8 +33,11 @@ from kandev.protocols.answers import (
 from kandev.protocols.jsonrpc import Noise, Notification, Request, RequestId, Response, error, result
 
 __all__ = [
+    "CHUNK_KINDS",
+    "PROTOCOL_VERSION",
     "AgentInfo",
     "AuthMethod",
+    "Choice",
     "Chunk",
     "Event",
     "Noise",
