@@ -22,10 +22,11 @@ RINGS = (
     {"orchestrator"},
     {"gateway"},
     {"app"},
-    {"cli", "demo"},
+    {"cli", "demo", "library"},
     {"__main__", "__init__"},
 )
-BESIDE = {("lifecycle", "runtimes"), ("cli", "demo"), ("__main__", "cli")}
+# demo/show.py is a program of the command line: it talks to its backend as the command line does.
+BESIDE = {("lifecycle", "runtimes"), ("cli", "demo"), ("demo", "cli"), ("__main__", "cli")}
 RING_OF = {room: number for number, ring in enumerate(RINGS) for room in ring}
 
 # What any room may take from the package itself: `import kandev` for kandev.__version__, or that name.

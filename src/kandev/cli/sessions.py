@@ -1,0 +1,240 @@
+"""Commands about a session: status, resume, recover, send, answer, queue, cancel, stop."""
+
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from kandev.cli.options import id_argument, text_or_stdin, wait_options
+from kandev.cli.plain import one_line
+from kandev.cli.run import FAILED, REFUSED, Connected, Names, backend_command
+from kandev.cli.words import HELD, needs_line, resume_words, stages_line
+from kandev.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from kandev.cli.permission import Policy
+
+_WHY = {
+    "already_running": "the agent is running",
+    "stale_execution": "the agent was seen a moment ago",
+    "agent_not_running": "the agent is not running; its memory of the conversation can be restored",
+    "agent_not_running_fresh_start": "the agent is not running and would start new",
+    "session_ended": "the session has ended",
+    "parked": "the agent kept ending, so it is not started by itself",
+    "never_started": "the agent was never started",
+}
+
+
+@click.command()
+@id_argument
+@backend_command
+async def status(context: Connected, *, prefix: str) -> None:
+    """Tell whether a session needs a resume, and why, and what it waits for."""
+    names = await context.names(prefix)
+    answer = await context.client.call("task.session.status", **names.both)
+    reason = str(answer["resume_reason"])
+    lines = [
+        f"{answer['state']}, {answer['agent']} on {answer['runtime']}",
+        f"needs resume: {'yes' if answer['needs_resume'] else 'no'} ({reason}: {_WHY.get(reason, reason)})",
+    ]
+    if answer.get("interrupted"):
+        lines.append("The last turn was cut off. Text up to there is kept; its last steps may or may not have run.")
+    if answer.get("queued"):
+        held = str(answer.get("queue_held") or "")
+        lines.append(f"queued messages: {answer['queued']}" + (f" ({HELD.get(held, held)})" if held else ""))
+    if answer.get("error"):
+        lines.append(f"error: {one_line(str(answer['error']), 300)}")
+    lines.append(needs_line(answer, prefix))
+    if answer["needs_resume"]:
+        lines.append(f"Bring it back with: kandev resume {prefix}; a message does it too: kandev send {prefix} TEXT")
+    elif actions := answer.get("recover_actions"):
+        lines.append(f"Go on with: kandev recover {prefix} --action {'|'.join(map(str, actions))}")
+    context.out.result(answer, *lines)
+
+
+@click.command()
+@id_argument
+@click.option("--wait", is_flag=True, help="Wait until the agent is ready, or the resume has failed.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="With --wait: exit code 3 then."
+)
+@backend_command
+async def resume(context: Connected, *, prefix: str, wait: bool, timeout: float | None) -> int:
+    """Bring a session back: start its agent again, with its memory where the agent can restore it."""
+    return await _bring_back(context, await context.names(prefix), "task.session.resume", wait=wait, timeout=timeout)
+
+
+@click.command()
+@id_argument
+@click.option(
+    "--action",
+    required=True,
+    type=click.Choice(["resume", "fresh_start", "recap", "retry_token"]),
+    help="resume: try again. fresh_start: a new conversation. recap: a new one that gets a summary. "
+    "retry_token: the earlier conversation once more.",
+)
+@click.option("--wait", is_flag=True, help="Wait until the agent is ready, or the attempt has failed.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), metavar="S", help="With --wait: exit code 3 then."
+)
+@backend_command
+async def recover(context: Connected, *, prefix: str, action: str, wait: bool, timeout: float | None) -> int:
+    """Bring back a session that failed, was stopped or parked, or whose conversation the agent no longer has."""
+    names = await context.names(prefix)
+    return await _bring_back(context, names, "task.session.recover", wait=wait, timeout=timeout, action=action)
+
+
+async def _bring_back(
+    context: Connected, names: Names, call: str, *, wait: bool, timeout: float | None, **payload: Any
+) -> int:
+    if not wait:
+        answer = await context.client.call(call, **names.both, **payload)
+        lines = [f"The agent is being started (session {names.session_id}). You can send messages already."]
+        if answer.get("state") != "STARTING":
+            lines = [f"Session {names.session_id}: {answer.get('state')}."]
+        context.out.result(answer, *lines, f"Follow it with: kandev attach {names.typed}")
+        return 0
+    from kandev.cli.follow import Follower
+    from kandev.cli.wait import time_limit, wait_for_resume
+
+    waits = {"wait": True} if call == "task.session.resume" else {}
+    async with time_limit(timeout, names), Follower(context.locate, names.session_id) as follower:
+        answer, outcome = await wait_for_resume(follower, call, names, context.out, **waits, **payload)
+    lines = resume_words(outcome, names.typed)
+    if outcome.get("stages"):
+        lines.append(stages_line(outcome["stages"]))
+    context.out.result({**answer, "outcome": outcome}, *lines)
+    return FAILED if outcome.get("error") or answer.get("success") is False else 0
+
+
+@click.command()
+@id_argument
+@click.argument("text")
+@wait_options
+@backend_command
+async def send(
+    context: Connected, *, prefix: str, text: str, wait: bool, timeout: float | None, permissions: str | None
+) -> int:
+    """Send TEXT to a session (`-` reads it from stdin). Its agent is started again if it does not run."""
+    from kandev.cli.client import new_client_id
+
+    content = text_or_stdin(text)
+    names = await context.names(prefix)
+    answer = await context.client.call("message.add", **names.both, content=content, client_message_id=new_client_id())
+    message = answer["message"]
+    if not wait:
+        context.out.result(answer, f"Saved as message {message['id']}. Follow it with: kandev attach {prefix}")
+        return 0
+    return await finish_turn(context, names, str(message["id"]), timeout=timeout, permissions=permissions, extra=answer)
+
+
+async def finish_turn(
+    context: Connected,
+    names: Names,
+    message_id: str,
+    *,
+    timeout: float | None,
+    permissions: str | None,
+    extra: dict[str, Any],
+) -> int:
+    """Wait for the turn of a message and write what the agent said; `extra` is added to the JSON value."""
+    from kandev.cli.follow import Follower
+    from kandev.cli.wait import PermissionWaits, TurnWaiter, time_limit
+
+    policy = cast("Policy", permissions or ("ask" if context.out.interactive else "deny"))
+    try:
+        async with time_limit(timeout, names), Follower(context.locate, names.session_id) as follower:
+            end = await TurnWaiter(follower, names, policy=policy, out=context.out).wait(message_id)
+    except PermissionWaits as error:
+        context.out.failure(dict(error.payload()), error.message)
+        return REFUSED
+    turn = {"turn_id": end.turn_id, "state": end.state, "stop_reason": end.stop_reason, "why": end.why}
+    context.out.result({**extra, "turn": turn, "text": end.text}, end.text)
+    if end.exit_code and not context.out.as_json:
+        context.out.note(_end_words(end.state, end.why, names))
+    return end.exit_code
+
+
+def _end_words(state: str, why: str, names: Names) -> str:
+    because = f": {one_line(why, 300)}" if why else ""
+    words = {
+        "cancelled": "The turn was cancelled; what was said up to there is kept.",
+        "interrupted": "The turn was cut off; what was said is kept. Its last steps may or may not have run.",
+        "failed": f"The turn failed{because}. What was said up to there is kept.",
+        "held": f"Your message is saved and was not sent{because}.",
+        "ended": f"The session has ended{because}. Your message is kept.",
+    }
+    return words.get(state, f"The turn ended ({state}){because}.") + f" See: kandev status {names.typed}"
+
+
+@click.command()
+@id_argument
+@click.argument("option")
+@click.option("--request", "request_id", metavar="REQUEST", help="Which request, if several wait. Default: the oldest.")
+@backend_command
+async def answer(context: Connected, *, prefix: str, option: str, request_id: str | None) -> None:
+    """Answer a permission request: OPTION is its number, id or name, or `cancel`."""
+    from kandev.cli.permission import choose
+
+    names = await context.names(prefix)
+    listed = await context.client.call("permission.list", session_id=names.session_id)
+    pending = [one for one in listed["permissions"] if request_id in {None, str(one["id"])}]
+    if not pending:
+        raise NotFound("No permission request of this session waits for an answer.")
+    request = min(pending, key=lambda one: str(one["created_at"]))
+    if request.get("state", "pending") != "pending":
+        raise Conflict("This request has its answer already, or expired.", reason="already_resolved")
+    chosen = choose(request, option)
+    choice: dict[str, Any] = {"option_id": chosen} if chosen else {"cancelled": True}
+    result = await context.client.call(
+        "permission.respond", session_id=names.session_id, request_id=request["id"], **choice
+    )
+    context.out.result(result, f"Answered {chosen!r}; the agent goes on." if chosen else "Cancelled the request.")
+
+
+@click.command()
+@id_argument
+@click.option("--drop", metavar="MESSAGE", help="Take this message out of the queue.")
+@click.option("--resume", "open_again", is_flag=True, help="Open a queue that is held.")
+@backend_command
+async def queue(context: Connected, *, prefix: str, drop: str | None, open_again: bool) -> None:
+    """Show the messages that wait to be sent; with --drop or --resume, change that."""
+    names = await context.names(prefix)
+    if drop:
+        await context.client.call("message.queue.cancel", session_id=names.session_id, message_id=drop)
+        context.out.note(f"Message {drop} was taken out; it leaves no trace in the transcript.")
+    if open_again:
+        await context.client.call("message.queue.resume", session_id=names.session_id)
+        context.out.note("The queue is open.")
+    listed = await context.client.call("message.queue.list", session_id=names.session_id)
+    rows = [(str(one["message_id"]), str(one["created_at"]), str(one["content"])) for one in listed["queue"]]
+    context.out.table(listed, ("MESSAGE", "SINCE", "TEXT"), rows, empty="The queue is empty.")
+    if held := str(listed.get("held") or ""):
+        context.out.note(f"The queue is {HELD.get(held, held)}. Open it with: kandev queue {prefix} --resume")
+
+
+@click.command()
+@id_argument
+@backend_command
+async def cancel(context: Connected, *, prefix: str) -> None:
+    """Cancel the present turn. The agent stays; queued messages are kept and wait for you."""
+    names = await context.names(prefix)
+    result = await context.client.call("task.session.cancel", **names.both)
+    context.out.result(
+        result,
+        "The turn is being cancelled. What was said up to there is kept, and so are queued messages.",
+        f"Go on with: kandev send {prefix} TEXT",
+    )
+
+
+@click.command()
+@id_argument
+@backend_command
+async def stop(context: Connected, *, prefix: str) -> None:
+    """Stop a session: its agent ends. The transcript, the workspace and the agent's memory are kept."""
+    names = await context.names(prefix)
+    result = await context.client.call("task.session.stop", **names.both)
+    context.out.result(
+        result,
+        f"Session {names.session_id} is stopped. The transcript, the files and the agent's memory are kept.",
+        f"Bring it back with: kandev recover {prefix} --action resume",
+    )
