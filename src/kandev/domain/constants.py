@@ -50,7 +50,6 @@ GIT_S: Final = 30.0  # a question to git
 GIT_CHECKOUT_S: Final = 600.0  # git writes a whole tree; its hooks and filters run in this time too
 GIT_LOCK_S: Final = 60.0  # waiting for a git that an earlier backend left behind
 SETUP_S: Final = 900.0  # the command of [worktrees] setup
-SETUP_OUTPUT_BYTES: Final = 64 * 1024  # the last of it is kept
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
