@@ -19,10 +19,10 @@ from kandev.errors import BadRequest, Forbidden, Internal, KandevError, NotFound
 from kandev.gateway.actions import health
 from kandev.gateway.backend import Backend
 from kandev.gateway.connection import Connection
+from kandev.gateway.fields import Id
 from kandev.gateway.guard import Guard, refusal
 from kandev.gateway.metrics import Metrics
 from kandev.gateway.outbox import SERVICE_RESTART
-from kandev.gateway.requests import Id
 from kandev.gateway.security import Policy
 from kandev.gateway.work import Work
 

@@ -13,6 +13,7 @@ import msgspec
 from kandev.domain.constants import FRAME_BYTES
 from kandev.domain.models import now
 from kandev.errors import BadRequest, Internal, Invalid, KandevError
+from kandev.gateway.fields import PATTERN_WORDS
 
 LINES_PER_FRAME = 10_000
 
@@ -103,11 +104,6 @@ def decode_payload(request: Request, decoder: "msgspec.json.Decoder[T]") -> T:
 
 _PLACE = re.compile(r"^(?P<problem>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]*)`")
-_PATTERNS = {
-    "[0-9a-zA-Z_-]": "an id: 1 to 64 letters, digits, - or _",
-    r"\x00-\x1f": "text on one line, without control characters",
-    r"[^\x00]": "text without NUL characters",
-}
 
 
 def _invalid(text: str) -> Invalid:
@@ -118,9 +114,8 @@ def _invalid(text: str) -> Invalid:
         field = f"{path}.{missing['field']}" if path else missing["field"]
         return Invalid(f"`{field}` is missing.", field=field, expected="a value")
     expected = problem.removeprefix("Expected ").partition(", got ")[0]
-    for sign, words in _PATTERNS.items():
-        if "matching regex" in problem and sign in problem:
-            problem, expected = f"expected {words}", words
+    if words := PATTERN_WORDS.get(expected.removeprefix("`str` matching regex ")):
+        problem, expected = f"Expected {words}", words
     return Invalid(f"`{path or 'payload'}`: {problem}", field=path, expected=expected)
 
 
@@ -129,13 +124,8 @@ def encode(value: Any) -> bytes:
     try:
         return _encode(value)
     except UnicodeEncodeError:
-        return json.dumps(_plain(value), separators=(",", ":")).encode()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, msgspec.Raw):
-        return json.loads(bytes(value))
-    return msgspec.to_builtins(value, builtin_types=(msgspec.Raw,), enc_hook=_plain)
+        plain = msgspec.to_builtins(value, builtin_types=(msgspec.Raw,))
+        return json.dumps(plain, separators=(",", ":"), default=lambda raw: json.loads(bytes(raw))).encode()
 
 
 def response(request: Request, payload: Any) -> bytes:

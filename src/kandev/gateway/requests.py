@@ -1,25 +1,15 @@
 """The payload of each action's request, typed (contract: table of actions).
 
 Unknown fields are ignored, so that a newer client can talk to an older server; wrong types are refused. `null` in an
-optional field is the same as leaving it out. Ids have a pattern and so never become paths (SEC-2).
+optional field is the same as leaving it out. Ids have a pattern and so never become paths (SEC-2): see `fields`.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
+from kandev.gateway.fields import ClientId, Id, Limit, Line, LogLimit, SearchText, Seq, Text
 from kandev.gateway.hub import Since
-
-CONTENT_CHARS = 4 * 1024 * 1024
-
-Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z_-]{1,64}\Z")]
-# A title, a name or a path: no control characters, which would forge lines in terminals and logs.
-Line = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
-# NUL ends text in SQLite's functions and in agents written in C; the rest of the control characters may be pasted.
-Text = Annotated[str, msgspec.Meta(min_length=1, max_length=CONTENT_CHARS, pattern=r"^[^\x00]*\Z")]
-ClientId = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]*\Z")]
-Limit = Annotated[int, msgspec.Meta(ge=1, le=200)]
-Seq = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,7 +152,7 @@ class Logs(msgspec.Struct, frozen=True, kw_only=True):
     """session.logs."""
 
     session_id: Id
-    limit: Annotated[int, msgspec.Meta(ge=1, le=10_000)] | None = None
+    limit: LogLimit | None = None
 
 
 class SessionSubscribe(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,7 +190,7 @@ class MessageRef(msgspec.Struct, frozen=True, kw_only=True):
 class MessageSearch(msgspec.Struct, frozen=True, kw_only=True):
     """message.search."""
 
-    text: Annotated[str, msgspec.Meta(min_length=1, max_length=4096, pattern=r"^[^\x00]*\Z")]
+    text: SearchText
     task_id: Id | None = None
 
 
