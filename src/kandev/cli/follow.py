@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -68,7 +68,7 @@ class Follower:
         with contextlib.suppress(asyncio.CancelledError, KandevError):
             await self._pump
 
-    async def updates(self) -> AsyncIterator[Update]:
+    async def updates(self) -> AsyncGenerator[Update]:
         """Yield a snapshot, then every event; after a lost connection `Lost`, then what came after, or a snapshot.
 
         Raises what the backend refuses: NotFound for a session that was deleted, Unauthorized.

@@ -81,11 +81,18 @@ class LiveView:
             self._line("Connection lost; trying again. What you typed is kept by the backend, and the agent goes on.")
             return False
         self._event(update.action, update.payload)
-        for identity in list(self._live.missing):
-            self._live.missing.discard(identity)
-            answer = await follower.call("message.get", session_id=self._names.session_id, message_id=identity)
-            self._text(self._live.message(answer["message"]))
+        await self._fetch_missing(follower)
         return update.payload.get("new_state") in _ENDED
+
+    async def _fetch_missing(self, follower: Follower) -> None:
+        for identity in sorted(self._live.missing):
+            self._live.missing.discard(identity)
+            try:
+                answer = await follower.call("message.get", session_id=self._names.session_id, message_id=identity)
+            except KandevError as error:  # larger than a frame, or deleted meanwhile
+                self._line(f"── A message cannot be shown: {error.message}")
+                continue
+            self._text(self._live.message(answer["message"]))
 
     async def _snapshot(self, follower: Follower, payload: dict[str, Any]) -> None:
         messages = [one for one in payload["messages"] if isinstance(one.get("seq"), int)]
@@ -133,9 +140,15 @@ class LiveView:
             handler(payload)
 
     def _message(self, payload: dict[str, Any]) -> None:
-        self._text(self._live.message(payload["message"]))
+        if message := payload.get("message"):
+            self._text(self._live.message(message))
+        elif identity := payload.get("message_id"):
+            self._live.missing.add(str(identity))  # it was too large for a notification
 
     def _delta(self, payload: dict[str, Any]) -> None:
+        if "text" not in payload:
+            self._live.missing.add(str(payload["message_id"]))
+            return
         self._text(self._live.delta(str(payload["message_id"]), int(payload["offset"]), str(payload["text"])))
 
     def _turn_completed(self, payload: dict[str, Any]) -> None:
