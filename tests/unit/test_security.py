@@ -39,6 +39,7 @@ def test_sec_1_a_configured_host_is_ours_and_listening_everywhere_takes_addresse
     """The configured name; any address when it listens on all; never somebody else's name."""
     NAMED.check_place(Caller(host="box.example:38430", origin="https://box.example:38430"))
     EVERYWHERE.check_place(Caller(host="192.168.1.5:38430", origin="http://192.168.1.5:38430"))
+    Policy(token=TOKEN, host="fd00::1").check_place(Caller(host="[fd00::1]:38430"))
     with pytest.raises(Forbidden):
         NAMED.check_place(Caller(host="192.168.1.5:38430"))
     with pytest.raises(Forbidden):
@@ -69,6 +70,7 @@ def test_sec_1_our_own_page_and_programs_without_an_origin_pass() -> None:
         Caller(authorization=f"Bearer {TOKEN}"),
         Caller(authorization=f"bearer  {TOKEN}"),
         Caller(cookie=f"a=b; kandev_token={TOKEN}; c=d"),
+        Caller(cookie=f'theirs={{"a":"b, c"}}; bad; kandev_token={TOKEN}'),
         Caller(query=f"x=1&token={TOKEN}"),
         Caller(authorization="Bearer old", cookie=f"kandev_token={TOKEN}"),
     ],

@@ -14,7 +14,7 @@ from kandev.gateway.context import Context
 from kandev.gateway.outbox import Outbox
 from kandev.gateway.work import Work
 
-REQUESTS_AT_ONCE = 256  # of one socket; more are refused, so that one client cannot take all memory
+REQUESTS_AT_ONCE = 1024  # of one socket; more are refused, so that one client cannot take all memory
 
 log = structlog.get_logger(__name__)
 

@@ -1,6 +1,7 @@
 """The listening socket, and who has it when we cannot."""
 
 import contextlib
+import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -27,9 +28,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        if error.errno == 98:  # EADDRINUSE
+        if error.errno == errno.EADDRINUSE:
             raise _in_use(host, port) from None
-        if error.errno == 13:  # EACCES: below 1024
+        if error.errno == errno.EACCES:
             raise Invalid(f"Port {port} needs more rights. Take one above 1023.", field="server.port") from None
         raise Invalid(f"Cannot listen on {host}:{port}: {error.strerror or error}.", field="server.host") from None
     return listener
