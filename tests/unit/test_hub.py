@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kandev.domain.constants import FRAME_BYTES
-from kandev.domain.models import Event
+from kandev.domain.models import Event, Message, MessageId, SessionId
 from kandev.errors import NotFound, Unavailable
 from kandev.gateway import hub as hub_module
 from kandev.gateway.hub import Hub, Since
-from kandev.gateway.outbox import FRAME_TARGET_BYTES, TRY_AGAIN_LATER, Outbox
+from kandev.gateway.outbox import FRAME_TARGET_BYTES, OUTBOX_MESSAGES, TRY_AGAIN_LATER, Outbox
 from kandev.gateway.ring import Ring
 
 
@@ -214,12 +214,18 @@ async def test_an_event_too_large_for_a_frame_is_announced_without_its_content()
     """The client learns that there is something to fetch, and its cursor goes on."""
     hub, outbox = Hub("b1"), Outbox()
     hub.subscribe(outbox, "s1", None, snapshot)
-    hub.publish([event(message_id="m1", text="x" * FRAME_BYTES)])
-    (message,) = await taken(outbox)
-    assert message["payload"]["bytes"] > FRAME_BYTES
-    assert {**message["payload"], "bytes": 0} == {
-        "session_id": "s1", "task_id": "t1", "message_id": "m1", "seq": 1, "too_large": True, "bytes": 0,
-    }  # fmt: skip
+    text = "x" * FRAME_BYTES
+    message = Message(
+        id=MessageId("m2"), session_id=SessionId("s1"), author_type="agent", type="message", content=text,
+        created_at="", updated_at="",
+    )  # fmt: skip
+    hub.publish([event(message_id="m1", text=text), event("session.message.updated", message=message)])
+    stubs = [sent["payload"] for sent in await taken(outbox)]
+    assert [(stub["message_id"], stub["seq"], stub["too_large"]) for stub in stubs] == [
+        ("m1", 1, True),
+        ("m2", 2, True),
+    ]
+    assert all(stub["bytes"] > FRAME_BYTES and stub["session_id"] == "s1" for stub in stubs)
 
 
 async def test_a_snapshot_too_large_for_a_frame_loses_its_oldest_messages() -> None:
@@ -303,7 +309,7 @@ async def test_a_listener_that_fell_behind_is_told_that_it_lost_events() -> None
     """Lost events are an error, never a silent gap."""
     hub = Hub("b1")
     async with hub.listen("s1") as events:
-        hub.publish([event()] * 20_001)
+        hub.publish([event()] * (OUTBOX_MESSAGES + 1))
         with pytest.raises(Unavailable) as lost:
             await anext(events)
     assert lost.value.reason == "too_slow"

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from kandev.domain.constants import EVENT_BUFFER_BYTES, EVENT_BUFFER_COUNT, FRAME_BYTES
-from kandev.domain.models import Event, now
+from kandev.domain.models import Event, Message, now
 from kandev.gateway import protocol
 from kandev.gateway.listener import Listener
 from kandev.gateway.outbox import Outbox
@@ -205,6 +205,8 @@ def _tell(watcher: Callable[[Event], None], event: Event) -> None:
 def _stub(payload: Mapping[str, Any], size: int) -> dict[str, Any]:
     """Return what fits into a frame: the ids, and that the rest is to be fetched or exported."""
     ids = {name: payload[name] for name in ("session_id", "task_id", "message_id", "seq") if name in payload}
+    if isinstance(message := payload.get("message"), Message):
+        ids["message_id"] = message.id
     return {**ids, "too_large": True, "bytes": size}
 
 

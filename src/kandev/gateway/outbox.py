@@ -7,7 +7,7 @@ comes back with its cursor.
 import asyncio
 from collections import deque
 
-OUTBOX_MESSAGES = 20_000
+OUTBOX_MESSAGES = 100_000  # a second of the fastest stream; a browser that stalls so long is behind for good
 OUTBOX_BYTES = 32 * 1024 * 1024
 FRAME_TARGET_BYTES = 1024 * 1024  # a larger frame would hold up the loop; one message may still be larger
 TRY_AGAIN_LATER = 1013  # WebSocket close code

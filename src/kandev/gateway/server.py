@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -15,7 +16,7 @@ from kandev.domain.constants import FRAME_BYTES
 from kandev.domain.models import now
 from kandev.errors import Invalid
 from kandev.gateway.backend import Backend
-from kandev.gateway.http import Gateway
+from kandev.gateway.http import PAGE, Gateway
 from kandev.gateway.listening import bind, url_of
 from kandev.gateway.metrics import Metrics
 from kandev.gateway.security import Policy, is_loopback
@@ -44,6 +45,7 @@ async def serve(
     port: int,
     token: str,
     sessions_by_state: Callable[[], Mapping[str, int]] = dict,
+    page: Path = PAGE,
 ) -> AsyncIterator[Server]:
     """Serve the backend while the block runs; `server.json` is there exactly as long.
 
@@ -56,7 +58,7 @@ async def serve(
     if not token:
         log.warning("no token is asked for: every user and program of this machine can use the server")
     listener = bind(host, port)
-    gateway = Gateway(backend, sessions_by_state=sessions_by_state)
+    gateway = Gateway(backend, sessions_by_state=sessions_by_state, page=page)
     own_port = listener.getsockname()[1]
     # Cookies do not know ports, so two backends on one machine need two names.
     policy = Policy(token=token, host=host, cookie_name=f"kandev_token_{own_port}")
