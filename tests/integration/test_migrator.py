@@ -101,8 +101,10 @@ def test_a_failing_step_leaves_neither_tables_nor_number(tmp_path: Path, steps: 
         SqliteDatabase.open(path, NO_STATEMENTS, steps)
     assert tables(path) == {"a", "good"}
     assert version(path) == 2
-    (steps / "0003_bad.sql").write_text("CREATE TABLE b (id INTEGER PRIMARY KEY) STRICT;")
     with raw(path) as connection:
+        with pytest.raises(sqlite3.Error):
+            migrate(connection, load_migrations(steps), backups=tmp_path / "backups")
+        (steps / "0003_bad.sql").write_text("CREATE TABLE b (id INTEGER PRIMARY KEY) STRICT;")
         migrate(connection, load_migrations(steps), backups=tmp_path / "backups")
     assert version(path) == 3
 

@@ -237,6 +237,33 @@ async def test_a_locked_database_is_a_clear_error(database: SqliteDatabase) -> N
     assert ids(database) == [1]
 
 
+async def test_a_job_that_reads_first_can_write(database: SqliteDatabase) -> None:
+    """Nobody else writes between what a job reads and what it writes, so a check in a job holds."""
+
+    def job(tx: Tx) -> int:
+        count = len(tx.all("everything"))
+        other = sqlite3.connect(database.path, isolation_level=None, timeout=0)
+        with contextlib.closing(other), pytest.raises(sqlite3.OperationalError):
+            other.execute("INSERT INTO items VALUES (7, 'between')")
+        return tx.run("put", id=count, name="x")
+
+    assert await database.write(job) == 1
+    assert ids(database) == [0]
+
+
+async def test_a_refused_commit_is_undone(tmp_path: Path, migrations: Path) -> None:
+    """A constraint that is checked at the commit fails its group, and the writer goes on."""
+    (migrations / "0002_children.sql").write_text(
+        "CREATE TABLE children (item INTEGER REFERENCES items (id) DEFERRABLE INITIALLY DEFERRED) STRICT;"
+    )
+    statements = {**items.STATEMENTS, "orphan": "INSERT INTO children VALUES (99);"}
+    async with SqliteDatabase.open(tmp_path / "kandev.db", statements, migrations) as database:
+        with pytest.raises(sqlite3.IntegrityError):
+            await database.write(lambda tx: tx.run("orphan"))
+        await database.write(put(1))
+        assert ids(database) == [1]
+
+
 async def test_hist_12_a_full_database_is_a_clear_error(database: SqliteDatabase) -> None:
     """A statement that finds no room fails the group with StorageFull; earlier rows stay, smaller ones fit again."""
     await database.write(put(1))

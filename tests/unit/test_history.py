@@ -186,6 +186,14 @@ def test_hist_6_no_surrogate_is_left(text: str) -> None:
         assert clean == text
 
 
+def test_hist_6_no_surrogate_reaches_an_agent() -> None:
+    """Neither from an entry, nor from a tool's name, nor from the prompt, in a context or alone."""
+    both: list[Entry] = [user(1, "a\ud800"), ToolCall(name="b\udc00")]
+    for entries in (both, both[:0]):
+        text = render_resume_context(entries, "go\udfff").text
+        assert text.encode().count("\ufffd".encode()) == len(entries) + 1
+
+
 def test_hist_6_a_surrogate_pair_becomes_its_character() -> None:
     """Halves that belong together are joined; a lone one is shown as unknown."""
     assert scrub("\ud83d\ude00 \ud83d") == "\U0001f600 \ufffd"
