@@ -239,9 +239,10 @@ async def test_work_2_without_directory_and_branch_the_workspace_is_missing(
 
 
 async def test_work_2_a_lost_repository_is_a_missing_workspace(
-    worktrees: Worktrees, plan: Workspace, repository: Path
+    worktrees: Worktrees, plan: Workspace, repository: Path, tmp_path: Path
 ) -> None:
-    """What the worktree holds is left alone without force, since nobody can tell what was committed."""
+    """What it holds is kept without force, as nobody can tell what was committed; a repository around it is not it."""
+    git(tmp_path, "init", "-q")
     made = (await worktrees.create(plan)).workspace
     shutil.rmtree(repository)
     with pytest.raises(WorkspaceMissing, match="is gone"):
@@ -553,7 +554,8 @@ async def test_crash_2_a_git_that_outlived_its_backend_is_waited_for(
         process.kill()
         process.wait()
         assert inspect(plan) is State.HALF_MADE
-        impatient = Worktrees(Path(plan.path).parent, environ=GIT_ENVIRONMENT, timing=Timing(git_lock_s=0.1))
+        timing = Timing(git_lock_s=0.1, git_checkout_s=20)
+        impatient = Worktrees(Path(plan.path).parent, environ=GIT_ENVIRONMENT, timing=timing)
         with pytest.raises(Unavailable, match="still works on"):
             await impatient.create(plan)
         waiting = asyncio.create_task(worktrees.validate(plan))
@@ -600,14 +602,16 @@ async def test_a_hook_that_stays_in_the_background_does_not_hold_the_call(
 ) -> None:
     """A child that keeps the output and the lock's descriptor open stops neither this call nor the next."""
     pid_file = tmp_path / "pid"
-    hook(repository, f"sleep 1000 & echo $! > {pid_file}")
+    hook(repository, f"sleep 1000 & echo $! >> {pid_file}")
     try:
         await worktrees.create(plan)
         other = plan_worktree(directory, str(repository), session_id="f" * 20, title="other")
-        assert Path(f"/proc/{pid_file.read_text().strip()}/fd/0").exists()
+        [first] = pid_file.read_text().split()
+        assert Path(f"/proc/{first}/fd/0").exists()
         await Worktrees(directory, environ=GIT_ENVIRONMENT, timing=Timing(git_lock_s=0.1)).create(other)
     finally:
-        os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        for pid in pid_file.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
 
 
 async def test_a_hook_that_fails_does_not_fail_a_worktree_that_is_whole(
@@ -635,6 +639,15 @@ async def test_concurrent_creations_of_one_workspace_agree(worktrees: Worktrees,
     both = await asyncio.gather(worktrees.create(plan), worktrees.create(plan))
     assert both[0].workspace == both[1].workspace
     assert (Path(plan.path) / "file").exists()
+
+
+async def test_what_git_refuses_is_said_in_its_words(worktrees: Worktrees, plan: Workspace, repository: Path) -> None:
+    """A branch named kandev leaves no room for kandev/...: a typed error, and nothing is left behind."""
+    git(repository, "branch", "kandev")
+    with pytest.raises(Conflict, match="cannot lock ref") as caught:
+        await worktrees.create(plan)
+    assert caught.value.reason == "git_failed"
+    assert inspect(plan) is State.MISSING
 
 
 async def test_the_backends_own_git_variables_do_not_lead_astray(
