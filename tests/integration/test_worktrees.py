@@ -170,7 +170,9 @@ async def test_work_7_without_a_repository_the_session_has_an_empty_directory(
 ) -> None:
     """It is made, found, made again with a note, and removed with its files only by force."""
     plan = plan_empty(directory, session_id=SESSION)
-    made = (await worktrees.create(plan)).workspace
+    first = await worktrees.validate(plan)
+    assert (first.how, first.note) == ("made", "")
+    made = first.workspace
     path = Path(made.path)
     assert path.stat().st_mode & 0o777 == 0o700
     assert (await worktrees.validate(made)).how == "found"

@@ -83,7 +83,7 @@ class Worktrees:
         A workspace that was never prepared is created. Raises `WorkspaceMissing` when it cannot be rebuilt or is
         something else now, else as `create`. An agent is started only in the path that this returns (WORK-5).
         """
-        if workspace.kind == "worktree" and not workspace.prepared:
+        if not workspace.prepared:
             return await self.create(workspace)
         if inspect(workspace) is State.READY:
             return Prepared(workspace=workspace, how="found")
