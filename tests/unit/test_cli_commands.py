@@ -136,9 +136,9 @@ REQUEST: dict[str, Any] = {
     "id": "r",
     "tool_call": {"title": "run \x1b[2Jrm -rf build", "rawInput": {"command": "rm -rf build\nand more"}},
     "options": [
-        {"optionId": "a", "name": "Allow always", "kind": "allow_always"},
-        {"optionId": "b", "name": "Allow", "kind": "allow_once"},
-        {"optionId": "c", "name": "Reject", "kind": "reject_once"},
+        {"option_id": "a", "name": "Allow always", "kind": "allow_always"},
+        {"option_id": "b", "name": "Allow", "kind": "allow_once"},
+        {"option_id": "c", "name": "Reject", "kind": "reject_once"},
     ],
 }
 

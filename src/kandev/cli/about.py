@@ -18,32 +18,32 @@ _FLAGS = {
 @click.argument("words", nargs=-1, metavar="[check NAME]")
 @backend_command
 async def agents(context: Connected, *, words: tuple[str, ...]) -> int:
-    """List the agents; `agents check NAME` tells whether one can be started here, and what is missing."""
+    """List the agents, or check one.
+
+    `kandev agents check NAME` tells whether it can be started here, and what is missing.
+    """
     if not words:
         answer = await context.client.call("agent.list")
         rows = [_agent_row(agent) for agent in answer["agents"]]
-        context.out.table(answer, ("AGENT", "FOUND", "AFTER A RESTART", "COMMAND"), rows, empty="No agents.")
+        context.out.table(answer, ("AGENT", "READY", "AFTER A RESTART", "PROGRAM"), rows, empty="No agents.")
         return 0
     if len(words) != 2 or words[0] != "check":
         raise click.UsageError("Write `kandev agents` or `kandev agents check NAME`.")
     answer = await context.client.call("agent.check", name=words[1])
-    checked = answer.get("agent", answer)
-    problem = str(checked.get("problem") or "")
-    lines = [f"{words[1]}: {problem or 'can be started'}"]
-    lines += [f"Install: {checked['install_hint']}"] if problem and checked.get("install_hint") else []
-    lines += [f"Log in with: {checked['login_hint']}"] if checked.get("login_hint") else []
+    problem = str(answer["problem"])
+    login = answer["login_hint"]
+    lines = [f"{words[1]}: {problem or 'can be started'}", f"Log in with: {login}" if login else ""]
     context.out.result(answer, *lines)
     return FAILED if problem else 0
 
 
 def _agent_row(agent: dict[str, Any]) -> tuple[str, ...]:
-    after = [words for flag, words in _FLAGS.items() if agent.get(flag)]
-    command = agent.get("command") or []
+    after = [words for flag, words in _FLAGS.items() if agent[flag]]
     return (
         str(agent["name"]),
-        "yes" if agent.get("found") else "no",
-        ", ".join(after) or ("its own command line" if agent.get("resume_flag") else "starts new"),
-        " ".join(map(str, command)),
+        "no" if agent["problem"] else "yes",
+        ", ".join(after) or ("resumes by its command line" if agent["resume_flag"] else "starts new"),
+        str(agent["problem"] or agent["path"]),
     )
 
 
@@ -52,24 +52,8 @@ def _agent_row(agent: dict[str, Any]) -> tuple[str, ...]:
 async def runtimes(context: Connected) -> None:
     """List where agents can run, and what survives there."""
     answer = await context.client.call("runtime.list")
-    rows = [
-        (
-            str(one["name"]),
-            "yes" if one.get("available", True) else "no",
-            _survives(one.get("survives")),
-            str(one.get("problem") or one.get("description") or ""),
-        )
-        for one in answer["runtimes"]
-    ]
-    context.out.table(answer, ("RUNTIME", "AVAILABLE", "SURVIVES", ""), rows, empty="No runtimes.")
-
-
-def _survives(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(name for name, yes in value.items() if yes) or "nothing"
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "nothing"
-    return str(value or "nothing")
+    rows = [(str(one["name"]), ", ".join(map(str, one["survives"])) or "nothing") for one in answer["runtimes"]]
+    context.out.table(answer, ("RUNTIME", "ITS AGENTS SURVIVE"), rows, empty="No runtimes.")
 
 
 @click.command()

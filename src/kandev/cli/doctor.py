@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 @click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
 @json_option
 def doctor(*, fix: bool, as_json: bool) -> None:
-    """Check the home, the database, git, the agents and leftovers; every finding says how to mend it.
+    """Check the home, the database, git, the agents and leftovers.
 
-    Works with and without a running backend. Exit code 1 when something keeps kandev from working.
+    Every finding says how to mend it. Works with and without a running backend. Exit code 1 when something keeps
+    kandev from working.
     """
     from kandev.cli.finding import any_problem
 

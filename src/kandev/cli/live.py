@@ -141,6 +141,8 @@ class LiveView:
 
     def _message(self, payload: dict[str, Any]) -> None:
         if message := payload.get("message"):
+            if (message.get("metadata") or {}).get("state") == "pending":
+                return  # a question: `_ask` shows it with its options
             self._text(self._live.message(message))
         elif identity := payload.get("message_id"):
             self._live.missing.add(str(identity))  # it was too large for a notification

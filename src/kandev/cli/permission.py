@@ -57,7 +57,7 @@ def policy_choice(request: Mapping[str, Any], policy: Policy) -> tuple[bool, str
 
 
 def _id(option: Mapping[str, Any]) -> str:
-    return str(option.get("optionId") or option.get("option_id") or option.get("id") or "")
+    return str(option["option_id"])
 
 
 def _name(option: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ from kandev.cli.address import Address, NoBackend
 from kandev.cli.options import id_argument
 from kandev.cli.run import Connected, backend_command
 from kandev.cli.transcript import message_text
+from kandev.cli.words import stages_line
 from kandev.errors import Internal, NotFound
 
 if TYPE_CHECKING:
@@ -96,9 +97,12 @@ def _copy(response: "HTTPResponse", target: Any) -> None:
 @click.option("--limit", type=click.IntRange(min=1), metavar="BYTES", help="How much of the end of stderr.")
 @backend_command
 async def logs(context: Connected, *, prefix: str, limit: int | None) -> None:
-    """Show what the agent wrote to stderr, and how long each stage of its resumes took."""
+    """Show an agent's stderr and the stages of its resumes."""
     names = await context.names(prefix)
     answer = await context.client.call("session.logs", session_id=names.session_id, limit=limit)
     stderr = str(answer.get("stderr") or "").rstrip("\n")
-    stages = [str(stage) for stage in answer.get("stages") or []]
-    context.out.result(answer, *stages, stderr or "The agent wrote nothing to stderr.")
+    stages = [
+        f"{one['started_at']} {(one['error'] and 'failed') or one['how']}: {stages_line(one['stages'])}"
+        for one in reversed(answer["stages"])
+    ]
+    context.out.result(answer, *stages, stderr or "Nothing from stderr is kept.")

@@ -15,7 +15,7 @@ import click
 from kandev.cli.address import Address, NoBackend, find_backend
 from kandev.cli.output import Output
 from kandev.cli.words import next_step
-from kandev.errors import KandevError
+from kandev.errors import KandevError, NotFound
 
 if TYPE_CHECKING:
     from kandev.cli.client import Client
@@ -59,11 +59,15 @@ class Connected:
 
     async def names(self, prefix: str) -> Names:
         """Resolve a session's or a task's id, or its beginning; raises NotFound, or Conflict with the candidates."""
+        names = await self.task_names(prefix)
+        if not names.session_id:
+            raise NotFound(f"Task {names.task_id} has no session any more.")
+        return names
+
+    async def task_names(self, prefix: str) -> Names:
+        """Resolve likewise for what needs only the task; `session_id` is '' where it has no session."""
         found = await self.client.call("id.resolve", id=prefix)
-        if not found.get("session_id"):
-            # A task without a session: what needs one says so itself.
-            return Names(task_id=str(found["task_id"]), session_id="", typed=prefix)
-        return Names(task_id=str(found["task_id"]), session_id=str(found["session_id"]), typed=prefix)
+        return Names(task_id=str(found["task_id"]), session_id=str(found.get("session_id") or ""), typed=prefix)
 
 
 def json_option(function: F) -> F:
@@ -82,8 +86,9 @@ def exit_codes(out: Output, typed: str = "") -> Iterator[None]:
     except KandevError as error:
         out.failure(dict(error.payload()), error.message, next_step(error, typed))
         raise SystemExit(_CODES.get(error.code, FAILED)) from None
-    except KeyboardInterrupt:
-        out.note("")
+    except (KeyboardInterrupt, click.Abort):
+        words = "Stopped here. What the backend has begun goes on."
+        out.failure({"code": "CANCELLED", "message": words, "details": {}}, words)
         raise SystemExit(CANCELLED) from None
 
 

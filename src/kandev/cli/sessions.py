@@ -28,7 +28,7 @@ _WHY = {
 @id_argument
 @backend_command
 async def status(context: Connected, *, prefix: str) -> None:
-    """Tell whether a session needs a resume, and why, and what it waits for."""
+    """Tell whether a session needs a resume and why, and what it waits for."""
     names = await context.names(prefix)
     answer = await context.client.call("task.session.status", **names.both)
     reason = str(answer["resume_reason"])
@@ -59,7 +59,10 @@ async def status(context: Connected, *, prefix: str) -> None:
 )
 @backend_command
 async def resume(context: Connected, *, prefix: str, wait: bool, timeout: float | None) -> int:
-    """Bring a session back: start its agent again, with its memory where the agent can restore it."""
+    """Start a session's agent again, with its memory.
+
+    An agent that cannot restore its memory gets the recorded conversation, where it is set up so.
+    """
     return await _bring_back(context, await context.names(prefix), "task.session.resume", wait=wait, timeout=timeout)
 
 
@@ -78,7 +81,10 @@ async def resume(context: Connected, *, prefix: str, wait: bool, timeout: float 
 )
 @backend_command
 async def recover(context: Connected, *, prefix: str, action: str, wait: bool, timeout: float | None) -> int:
-    """Bring back a session that failed, was stopped or parked, or whose conversation the agent no longer has."""
+    """Bring back a session that failed, was stopped or parked.
+
+    Also one whose conversation the agent no longer has.
+    """
     names = await context.names(prefix)
     return await _bring_back(context, names, "task.session.recover", wait=wait, timeout=timeout, action=action)
 
@@ -89,8 +95,8 @@ async def _bring_back(
     if not wait:
         answer = await context.client.call(call, **names.both, **payload)
         lines = [f"The agent is being started (session {names.session_id}). You can send messages already."]
-        if answer.get("state") != "STARTING":
-            lines = [f"Session {names.session_id}: {answer.get('state')}."]
+        if answer["already_running"]:
+            lines = resume_words({"how": "already_running"}, names.typed)
         context.out.result(answer, *lines, f"Follow it with: kandev attach {names.typed}")
         return 0
     from kandev.cli.follow import Follower
@@ -103,7 +109,7 @@ async def _bring_back(
     if outcome.get("stages"):
         lines.append(stages_line(outcome["stages"]))
     context.out.result({**answer, "outcome": outcome}, *lines)
-    return FAILED if outcome.get("error") or answer.get("success") is False else 0
+    return FAILED if outcome.get("error") else 0
 
 
 @click.command()
@@ -172,7 +178,10 @@ def _end_words(state: str, why: str, names: Names) -> str:
 @click.option("--request", "request_id", metavar="REQUEST", help="Which request, if several wait. Default: the oldest.")
 @backend_command
 async def answer(context: Connected, *, prefix: str, option: str, request_id: str | None) -> None:
-    """Answer a permission request: OPTION is its number, id or name, or `cancel`."""
+    """Answer a permission request.
+
+    OPTION is its number, id or name, or `cancel`.
+    """
     from kandev.cli.permission import choose
 
     names = await context.names(prefix)
@@ -197,7 +206,10 @@ async def answer(context: Connected, *, prefix: str, option: str, request_id: st
 @click.option("--resume", "open_again", is_flag=True, help="Open a queue that is held.")
 @backend_command
 async def queue(context: Connected, *, prefix: str, drop: str | None, open_again: bool) -> None:
-    """Show the messages that wait to be sent; with --drop or --resume, change that."""
+    """Show the messages that wait to be sent.
+
+    With --drop or --resume, change that first.
+    """
     names = await context.names(prefix)
     if drop:
         await context.client.call("message.queue.cancel", session_id=names.session_id, message_id=drop)

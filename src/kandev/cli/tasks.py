@@ -68,17 +68,10 @@ async def new(
         context.out.result(answer, *lines, f"Follow it with: kandev attach {session_id[:_SHORT]}")
         return 0
     context.out.note(lines[0])
-    message_id = await _first_message(context, session_id)
+    from kandev.cli.wait import first_message
+
+    message_id = await first_message(context.client.call, session_id)
     return await finish_turn(context, names, message_id, timeout=timeout, permissions=permissions, extra=answer)
-
-
-async def _first_message(context: Connected, session_id: str) -> str:
-    """Return the id of the message that carries the description: it is queued, or a turn has taken it."""
-    queue = await context.client.call("message.queue.list", session_id=session_id)
-    if queued := queue.get("queue"):
-        return str(queued[0]["message_id"])
-    page = await context.client.call("message.list", session_id=session_id, after=0, limit=1)
-    return str(page["messages"][0]["id"])
 
 
 @click.command()
@@ -135,7 +128,7 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
 @id_argument
 @backend_command
 async def show(context: Connected, *, prefix: str) -> None:
-    """Show a task and its session: state, workspace, how each resume went, turns that were cut off."""
+    """Show a task, its session, and how each resume went."""
     import asyncio
 
     names = await context.names(prefix)
@@ -191,7 +184,7 @@ async def _interrupted(context: Connected, session_id: str) -> list[dict[str, An
 @backend_command
 async def complete(context: Connected, *, prefix: str) -> None:
     """Mark a task as completed. Its agent ends; the transcript and the branch stay."""
-    names = await context.names(prefix)
+    names = await context.task_names(prefix)
     answer = await context.client.call("task.complete", task_id=names.task_id)
     context.out.result(answer, f"Task {names.task_id} is completed. The transcript and the branch are kept.")
 
@@ -204,12 +197,12 @@ async def complete(context: Connected, *, prefix: str) -> None:
 @backend_command
 async def rm(context: Connected, *, prefix: str, force: bool, delete_branch: bool, yes: bool) -> None:
     """Delete a task with its sessions, or one session of several. The branch is kept unless told otherwise."""
-    names = await context.names(prefix)
+    names = await context.task_names(prefix)
     listed = await context.client.call("task.session.list", task_id=names.task_id)
-    one_of_several = names.session_id.startswith(prefix) and len(listed["sessions"]) > 1
+    one_of_several = not names.task_id.startswith(prefix) and len(listed["sessions"]) > 1
     kind, identity = ("session", names.session_id) if one_of_several else ("task", names.task_id)
     if context.out.interactive and not (yes or force):
-        click.confirm(f"Delete {kind} {identity} and its transcript?", abort=True)
+        click.confirm(f"Delete {kind} {identity} and its transcript?", abort=True, err=True)
     if one_of_several:
         await context.client.call("task.session.delete", **names.both)
     else:
@@ -223,16 +216,16 @@ async def rm(context: Connected, *, prefix: str, force: bool, delete_branch: boo
 @click.option("--task", "prefix", metavar="ID", help="Only in this task.")
 @backend_command
 async def search(context: Connected, *, text: str, prefix: str | None) -> None:
-    """Search titles and transcripts."""
-    task_id = (await context.names(prefix)).task_id if prefix else None
+    """Search the transcripts."""
+    task_id = (await context.task_names(prefix)).task_id if prefix else None
     answer = await context.client.call("message.search", text=text, task_id=task_id)
     rows = [
         (
-            str(hit.get("session_id", ""))[:_SHORT],
-            str(hit.get("seq") or ""),
-            str(hit.get("title") or ""),
-            str(hit.get("snippet") or hit.get("content") or ""),
+            str(hit["session_id"])[:_SHORT],
+            str(hit["created_at"]),
+            str(hit["author_type"]),
+            str(hit["excerpt"]),
         )
         for hit in answer.get("hits", [])
     ]
-    context.out.table(answer, ("SESSION", "SEQ", "TITLE", "TEXT"), rows, empty=f"Nothing has {text!r} in it.")
+    context.out.table(answer, ("SESSION", "WHEN", "WHO", "TEXT"), rows, empty=f"Nothing has {text!r} in it.")

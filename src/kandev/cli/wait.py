@@ -20,6 +20,14 @@ from kandev.errors import Conflict, Invalid, TimedOut
 _OVER = frozenset({"completed", "cancelled", "interrupted", "failed"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 _PAGE = 200
+# What can end a turn, keep it from beginning, or make it wait for an answer. The rest is not worth a look: a turn may
+# have thousands of tool calls.
+_TELLING = frozenset({
+    "session.turn.started", "session.turn.completed", "session.state_changed", "session.resume.completed",
+    "session.resume.failed", "message.queue.changed", "permission.requested",
+})  # fmt: skip
+
+Call = Callable[..., Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,16 +92,18 @@ class TurnWaiter:
         if update.action.startswith("session.turn."):
             turn = turn_of(update.payload)
             self._turns[str(turn.get("id"))] = turn
-        return update.action != "session.message.delta"
+        return update.action in _TELLING
 
     async def _look(self, message_id: str) -> TurnEnd | None:
-        session_id = self._names.session_id
-        answer = await self._follower.call("message.get", session_id=session_id, message_id=message_id)
-        message = answer.get("message", answer)
+        # The status first: a queue that was held before the message was seen without a turn holds the message.
         status = await self._follower.call("task.session.status", **self._names.both)
+        answer = await self._follower.call("message.get", session_id=self._names.session_id, message_id=message_id)
+        message = answer["message"]
         turn_id = message.get("turn_id")
         if not turn_id:
             return _not_sent(status)
+        # And again: that turn may have begun in between.
+        status = await self._follower.call("task.session.status", **self._names.both)
         if (turn := status.get("turn")) and turn.get("id") == turn_id:
             self._turns[turn_id] = turn
         known = self._turns.get(turn_id, {})
@@ -142,6 +152,15 @@ class TurnWaiter:
         await respond(self._follower.call, self._names.session_id, str(request["id"]), option_id)
 
 
+async def first_message(call: Call, session_id: str) -> str:
+    """Return the id of the message that carries a task's description: it is queued, or a turn has taken it."""
+    queue = await call("message.queue.list", session_id=session_id)
+    if queued := queue["queue"]:
+        return str(queued[0]["message_id"])
+    page = await call("message.list", session_id=session_id, after=0, limit=1)
+    return str(page["messages"][0]["id"])
+
+
 async def ask(request: dict[str, Any], out: Output) -> str | None:
     """Ask the person at the terminal; returns the option's id, None to cancel the request."""
     for line in question_lines(request):
@@ -158,9 +177,7 @@ async def ask(request: dict[str, Any], out: Output) -> str | None:
                 out.note(error.message)
 
 
-async def respond(
-    call: Callable[..., Awaitable[dict[str, Any]]], session_id: str, request_id: str, option_id: str | None
-) -> None:
+async def respond(call: Call, session_id: str, request_id: str, option_id: str | None) -> None:
     """Answer a request; that somebody else was quicker is fine."""
     choice: dict[str, Any] = {"option_id": option_id} if option_id else {"cancelled": True}
     try:
@@ -175,33 +192,42 @@ async def wait_for_resume(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call `task.session.resume` or `.recover` and wait until it is over; returns its answer and its outcome.
 
-    The call joins a resume in flight, so it may be repeated after a restart of the backend.
+    The call joins a resume in flight, so it may be repeated after a restart of the backend. Raises what it raises.
     """
-    calling = asyncio.ensure_future(follower.call_within(None, action, **names.both, **payload))
-    watching = asyncio.ensure_future(_watch(follower, out))
+    news = asyncio.Event()
+    watching = asyncio.ensure_future(_watch(follower, news, out))
     try:
-        await asyncio.wait({calling, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if watching.done() and not calling.done():
-            watching.result()
-        answer = await calling
-        got = await follower.call("task.session.get", session_id=names.session_id)
+        before = {one["id"] for one in await _resumes(follower, names)}
+        answer = await follower.call_within(None, action, **names.both, **payload)
+        if answer["already_running"]:
+            return answer, {"how": "already_running"}
+        while True:
+            news.clear()
+            if new := [one for one in await _resumes(follower, names) if one["id"] not in before]:
+                return answer, max(new, key=lambda one: str(one["started_at"]))
+            await news.wait()
     finally:
-        calling.cancel()
         watching.cancel()
-        await asyncio.gather(calling, watching, return_exceptions=True)
+        await asyncio.gather(watching, return_exceptions=True)
         out.clear()
-    resumes = got.get("resumes") or []
-    mine = [one for one in resumes if one.get("agent_execution_id") == answer.get("agent_execution_id")]
-    newest: dict[str, Any] = max(mine or resumes, key=lambda one: str(one.get("started_at")), default={})
-    return answer, newest
 
 
-async def _watch(follower: Follower, out: Output) -> None:
-    async for update in follower.updates():
-        if isinstance(update, Notification):
-            show_progress(update, out)
-        elif isinstance(update, Lost):
-            out.progress("connection lost, trying again")
+async def _resumes(follower: Follower, names: Names) -> list[dict[str, Any]]:
+    got = await follower.call("task.session.get", session_id=names.session_id)
+    resumes: list[dict[str, Any]] = got["resumes"]
+    return resumes
+
+
+async def _watch(follower: Follower, news: asyncio.Event, out: Output) -> None:
+    try:
+        async for update in follower.updates():
+            if isinstance(update, Lost):
+                out.progress("connection lost, trying again")
+            elif isinstance(update, Notification):
+                show_progress(update, out)
+            news.set()
+    finally:
+        news.set()  # a follower that gave up says why when it is called
 
 
 def show_progress(update: Notification, out: Output) -> None:

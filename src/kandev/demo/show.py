@@ -23,7 +23,7 @@ from kandev.cli.client import Client, new_client_id
 from kandev.cli.follow import Follower
 from kandev.cli.output import Output
 from kandev.cli.run import Names
-from kandev.cli.wait import TurnWaiter, wait_for_resume
+from kandev.cli.wait import TurnWaiter, first_message, wait_for_resume
 from kandev.cli.words import resume_words
 from kandev.errors import KandevError, TimedOut
 
@@ -82,9 +82,7 @@ async def _show(backend: "_Backend", agent: str, tell: Tell) -> Remembered:
             "task.create", agent=agent, description=f"remember {word}", client_task_id=new_client_id()
         )
         names = Names(task_id=created["task"]["id"], session_id=created["session"]["id"], typed="")
-        queue = (await client.call("message.queue.list", session_id=names.session_id))["queue"]
-        sent = queue or (await client.call("message.list", session_id=names.session_id, after=0, limit=1))["messages"]
-    first = str(sent[0].get("message_id") or sent[0]["id"])
+        first = await first_message(client.call, names.session_id)
     tell("a word to remember", f"remember {word} → {await _answer(backend, names, first)}")
     killed = backend.pid
     await backend.kill()
