@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from kandev.agentctl import API_VERSION
 from kandev.agentctl.fork_server import redirect_output
 from kandev.agentctl.server import run
-from kandev.agentctl.sidecar import CAP_BYTES, Options
+from kandev.agentctl.sidecar import CAP_BYTES, WRITE_TIMEOUT_S, Options
 
 __all__ = ["main"]
 
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         token=token,
         lifeline=given.lifeline,
         cap_bytes=given.cap,
+        write_timeout_s=given.write_timeout,
     )
     if given.log:
         redirect_output(options.directory)
@@ -52,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--token-file", default="", help="the bearer token that every request must carry")
     parser.add_argument("--lifeline", type=int, default=-1, help="descriptor that ends when the backend does")
     parser.add_argument("--cap", type=int, default=CAP_BYTES, help="bytes not acknowledged at which reading stops")
+    parser.add_argument("--write-timeout", type=float, default=WRITE_TIMEOUT_S, help="seconds a line may take")
     parser.add_argument("--log", action="store_true", help="write to DIR/agentctl.log instead of stderr")
     return parser
 

@@ -1,13 +1,18 @@
 """Who owns an instance: a small file that lets another process find, prove and end agentctl and its agent (PROC-2)."""
 
+import fcntl
 import json
 import os
+import time
 from dataclasses import asdict, dataclass
 from typing import Final
 
-__all__ = ["AgentIdentity", "Identity", "read_identity", "write_identity"]
+__all__ = ["AgentIdentity", "Identity", "claim_directory", "read_identity", "write_identity"]
 
 _FILE: Final = "agentctl.json"
+_LOCK: Final = "lock"
+_CLAIM_TIMEOUT_S: Final = 5.0
+_CLAIM_PAUSE_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +36,26 @@ class Identity:
     boot_id: str
     agent: AgentIdentity | None = None
     ended: bool = False
+
+
+def claim_directory(directory: str) -> int:
+    """Return a descriptor that keeps `directory` for this process as long as it lives.
+
+    Two agentctls never write one journal: a second one waits for the end of the first. Raises BlockingIOError when
+    that takes more than five seconds.
+    """
+    fd = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + _CLAIM_TIMEOUT_S
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                os.close(fd)
+                raise
+            time.sleep(_CLAIM_PAUSE_S)
+        else:
+            return fd
 
 
 def write_identity(directory: str, identity: Identity) -> None:

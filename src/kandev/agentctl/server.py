@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from kandev.agentctl.http import HttpConnection, Request
+from kandev.agentctl.identity import claim_directory
 from kandev.agentctl.journal import Cursor
 from kandev.agentctl.platform import peer_uid
 from kandev.agentctl.refusal import Refusal
@@ -174,7 +175,11 @@ async def _unknown(request: Request) -> Mapping[str, Any]:
 
 def run(options: Options, listener: socket.socket) -> None:
     """Serve on `listener` until agentctl is to end: the whole life of one agentctl."""
-    asyncio.run(_serve(options, listener))
+    claim = claim_directory(options.directory)
+    try:
+        asyncio.run(_serve(options, listener))
+    finally:
+        os.close(claim)
 
 
 async def _serve(options: Options, listener: socket.socket) -> None:

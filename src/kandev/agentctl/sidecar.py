@@ -18,9 +18,12 @@ from kandev.agentctl.refusal import Refusal
 from kandev.agentctl.spawn import Launch, spawn
 from kandev.agentctl.tree import ProcessTree
 
-__all__ = ["CAP_BYTES", "Options", "Sidecar"]
+__all__ = ["CAP_BYTES", "WRITE_TIMEOUT_S", "Options", "Sidecar"]
 
 CAP_BYTES: Final = 256 << 20
+"""How many bytes of the journal may wait for their reader before the agent has to."""
+WRITE_TIMEOUT_S: Final = 10.0
+"""How long a request waits for an agent that does not read its stdin."""
 BACKEND_GONE_GRACE_S: Final = 2.0
 """How long the agent of a transient instance has after its backend died: stdin is closed, then the tree is killed."""
 TERMINATE_GRACE_S: Final = 8.0
@@ -36,7 +39,7 @@ class Options:
     token: str = ""
     lifeline: int = -1
     cap_bytes: int = CAP_BYTES
-    write_timeout_s: float = 10.0
+    write_timeout_s: float = WRITE_TIMEOUT_S
 
 
 class Sidecar:

@@ -74,13 +74,14 @@ class AgentctlClient:
 
     def __init__(self, url: str, *, instance_id: str, token: str = "") -> None:
         self._instance_id = instance_id
+        self._is_local = url.startswith("unix:")
         self._pool = HttpPool(url, token=token)
         self._sending = asyncio.Lock()
 
     async def wait_ready(self, timeout_s: float) -> Health:
         """Wait until agentctl answers, and check that it is ours.
 
-        Raises TimedOut, or AgentctlError with reason instance_mismatch or api_version.
+        Raises TimedOut, or AgentctlError with reason instance_mismatch, api_version, or unreachable when it is dead.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -140,7 +141,7 @@ class AgentctlClient:
         except ConnectionError as error:
             raise AgentctlError(f"The stream was cut: {error}", reason="stream_cut") from error
         finally:
-            await pieces.aclose()  # type: ignore[attr-defined]  # an async generator behind its interface
+            await pieces.aclose()
 
     async def ack(self, offset: int) -> None:
         """Tell that everything before `offset` is stored; agentctl deletes it."""
@@ -167,7 +168,8 @@ class AgentctlClient:
             try:
                 return await self.status()
             except AgentctlError as error:
-                if error.reason != "unreachable":
+                # A local agentctl got its listening socket at birth: where nobody listens, it is dead.
+                if error.reason != "unreachable" or (self._is_local and _is_refused(error)):
                     raise
             await asyncio.sleep(_READY_PAUSE_S[min(attempt, len(_READY_PAUSE_S) - 1)])
         raise AssertionError
@@ -197,6 +199,10 @@ def _decode(body: bytes, kind: type[T]) -> T:
 
 def _unreachable(error: ConnectionError) -> AgentctlError:
     return AgentctlError(f"agentctl cannot be reached: {error}", reason="unreachable")
+
+
+def _is_refused(error: AgentctlError) -> bool:
+    return isinstance(error.__cause__, ConnectionRefusedError)
 
 
 def _no_answer(target: str) -> AgentctlError:

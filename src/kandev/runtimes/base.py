@@ -64,6 +64,10 @@ class Runtime(Protocol):
         """End at once, by identity, what is left of an instance whose agentctl does not answer (CRASH-15, CRASH-16)."""
         ...
 
+    async def discard(self, instance: Instance) -> None:
+        """Remove what an ended instance leaves behind, its journal too, once everything in it is stored."""
+        ...
+
     async def aclose(self) -> None:
         """End what this runtime started and what does not survive its backend."""
         ...

@@ -14,7 +14,7 @@ import msgspec
 import kandev.agentctl
 from kandev.errors import AgentctlError
 
-__all__ = ["ForkServer", "start_cold"]
+__all__ = ["AgentctlOptions", "ForkServer", "reap_cold", "start_cold"]
 
 _ANSWER_TIMEOUT_S: Final = 30.0
 
@@ -28,12 +28,13 @@ _BOOT: Final = (
 )
 
 
-class _Options(msgspec.Struct, frozen=True, kw_only=True):
-    """What the fork server passes to agentctl (agentctl/sidecar.py, Options)."""
+class AgentctlOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a local agentctl is told at its start; see Options in agentctl/sidecar.py."""
 
     instance_id: str
     directory: str
     cap_bytes: int
+    write_timeout_s: float
 
 
 class _Forked(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,12 +55,12 @@ class ForkServer:
         async with self._lock:
             self._ensure()
 
-    async def fork(self, *, instance_id: str, directory: str, cap_bytes: int, descriptors: Sequence[int]) -> int:
+    async def fork(self, options: AgentctlOptions, descriptors: Sequence[int]) -> int:
         """Fork an agentctl with [listening socket, lifeline] and return its pid.
 
         Raises OSError when it cannot be started, AgentctlError when it failed in the middle.
         """
-        request = msgspec.json.encode(_Options(instance_id=instance_id, directory=directory, cap_bytes=cap_bytes))
+        request = msgspec.json.encode(options)
         async with self._lock:
             try:
                 self._send(request, descriptors)
@@ -114,12 +115,13 @@ class ForkServer:
             self._process = None
 
 
-def start_cold(*, instance_id: str, directory: str, cap_bytes: int, descriptors: Sequence[int]) -> int:
+def start_cold(options: AgentctlOptions, descriptors: Sequence[int]) -> int:
     """Start an agentctl in an interpreter of its own; return its pid. About 100 ms dearer than a fork."""
     listener, lifeline = descriptors
     arguments = [
-        *("--instance-id", instance_id, "--dir", directory, "--listen", f"fd:{listener}"),
-        *("--lifeline", str(lifeline), "--cap", str(cap_bytes), "--log"),
+        *("--instance-id", options.instance_id, "--dir", options.directory, "--listen", f"fd:{listener}"),
+        *("--lifeline", str(lifeline), "--cap", str(options.cap_bytes)),
+        *("--write-timeout", str(options.write_timeout_s), "--log"),
     ]
     process = _start("__main__", arguments, descriptors)
     _unreaped.append(process)

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final, NamedTuple
 
 from kandev.errors import AgentctlError
@@ -58,7 +58,7 @@ class HttpPool:
         self._idle.append(connection)
         return Answer(status, content)
 
-    async def stream(self, target: str) -> AsyncIterator[bytes] | Answer:
+    async def stream(self, target: str) -> AsyncGenerator[bytes, None] | Answer:
         """Send a GET whose answer is endless; return its pieces, or the answer itself when it is not 200.
 
         The pieces are at most 64 KiB. They raise ConnectionError when the body ends without its last chunk.
@@ -105,6 +105,8 @@ class HttpPool:
                 )
             host, _, port = self._url.removeprefix("http://").rstrip("/").rpartition(":")
             return _Connection(*await asyncio.open_connection(host.strip("[]"), int(port), limit=READ_BYTES))
+        except ConnectionError:
+            raise
         except OSError as error:
             raise ConnectionError(str(error)) from error
 
@@ -113,7 +115,7 @@ class HttpPool:
             f"{method} {target} HTTP/1.1\r\nhost: agentctl\r\n{self._authorization}content-length: {length}\r\n\r\n"
         ).encode()
 
-    async def _pieces(self, connection: _Connection) -> AsyncIterator[bytes]:
+    async def _pieces(self, connection: _Connection) -> AsyncGenerator[bytes, None]:
         reader = connection.reader
         self._busy.add(connection)
         try:

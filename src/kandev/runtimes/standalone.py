@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 
 from kandev.agentctl.platform import boot_id, open_process, process_stat
-from kandev.agentctl.sidecar import CAP_BYTES
+from kandev.agentctl.sidecar import CAP_BYTES, WRITE_TIMEOUT_S
 from kandev.errors import AgentctlError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest
-from kandev.runtimes.fork_client import ForkServer, reap_cold, start_cold
+from kandev.runtimes.fork_client import AgentctlOptions, ForkServer, reap_cold, start_cold
 from kandev.runtimes.leftovers import exited, kill_leftover
 from kandev.runtimes.sockets import listen, socket_path
 
@@ -35,9 +35,10 @@ class StandaloneRuntime:
 
     name = "standalone"
 
-    def __init__(self, directory: str, *, cap_bytes: int = CAP_BYTES) -> None:
+    def __init__(self, directory: str, *, cap_bytes: int = CAP_BYTES, write_timeout_s: float = WRITE_TIMEOUT_S) -> None:
         self._directory = os.path.abspath(directory)
         self._cap_bytes = cap_bytes
+        self._write_timeout_s = write_timeout_s
         self._fork_server = ForkServer()
         self._live: dict[str, _Live] = {}
 
@@ -50,11 +51,24 @@ class StandaloneRuntime:
         directory = os.path.join(self._directory, request.instance_id)
         for private in (self._directory, directory):
             os.makedirs(private, mode=0o700, exist_ok=True)
+        try:
+            instance, lifeline = await self._launch(request.instance_id, directory)
+        except AgentctlError as error:
+            # The fork server died over the request. If it forked before that, that agentctl ends with its lifeline;
+            # the new one has a socket of its own and waits for the other's end before it touches the journal.
+            if error.reason != "fork_server":
+                raise
+            instance, lifeline = await self._launch(request.instance_id, directory)
+        self._live[request.instance_id] = _Live(instance=instance, lifeline=lifeline)
+        return instance
+
+    async def _launch(self, instance_id: str, directory: str) -> tuple[Instance, int]:
+        """Start an agentctl; return it and the write end of its lifeline."""
         path = socket_path(directory)
         lifeline_end, lifeline = os.pipe()
         try:
             with listen(path) as listener:
-                pid = await self._start(request.instance_id, directory, [listener.fileno(), lifeline_end])
+                pid = await self._start(instance_id, directory, [listener.fileno(), lifeline_end])
         except BaseException:
             os.close(lifeline)  # whatever was started ends by this
             raise
@@ -62,7 +76,7 @@ class StandaloneRuntime:
             os.close(lifeline_end)
         stat = process_stat(pid)
         instance = Instance(
-            instance_id=request.instance_id,
+            instance_id=instance_id,
             runtime=self.name,
             directory=directory,
             agentctl_url=f"unix:{path}",
@@ -70,8 +84,7 @@ class StandaloneRuntime:
             agentctl_start_time=stat.start_time if stat else 0,
             boot_id=boot_id(),
         )
-        self._live[request.instance_id] = _Live(instance=instance, lifeline=lifeline)
-        return instance
+        return instance, lifeline
 
     async def recover_instances(self) -> list[Instance]:
         """Nothing: these processes are transient."""
@@ -108,14 +121,16 @@ class StandaloneRuntime:
         await self._fork_server.aclose()
 
     async def _start(self, instance_id: str, directory: str, descriptors: list[int]) -> int:
+        options = AgentctlOptions(
+            instance_id=instance_id,
+            directory=directory,
+            cap_bytes=self._cap_bytes,
+            write_timeout_s=self._write_timeout_s,
+        )
         try:
-            return await self._fork_server.fork(
-                instance_id=instance_id, directory=directory, cap_bytes=self._cap_bytes, descriptors=descriptors
-            )
+            return await self._fork_server.fork(options, descriptors)
         except OSError:  # no fork server can be had; one agentctl may
-            return start_cold(
-                instance_id=instance_id, directory=directory, cap_bytes=self._cap_bytes, descriptors=descriptors
-            )
+            return start_cold(options, descriptors)
 
     async def _end(self, instance: Instance) -> None:
         """Cut the lifeline, wait for agentctl's end, and prove that nothing is left."""

@@ -1,0 +1,68 @@
+"""Builds agentctl.pyz, one file for containers and remote hosts: `python -m kandev.agentctl.build OUT`.
+
+It holds this package and h11, and runs with any Python from 3.11 on: `python3 -I agentctl.pyz --help`.
+"""
+
+import os
+import sys
+import zipfile
+from collections.abc import Iterator
+from typing import Final
+
+import h11
+
+import kandev.agentctl
+
+__all__ = ["build", "main"]
+
+_START: Final = """\
+import sys
+
+if sys.version_info < (3, 11):
+    sys.exit("agentctl needs Python 3.11 or newer; this is " + sys.version.split()[0])
+
+from kandev.agentctl.__main__ import main
+
+main(sys.argv[1:])
+"""
+_LEFT_OUT: Final = ("build.py",)
+
+
+def build(out: str) -> None:
+    """Write the archive to `out`. The same sources give the same bytes."""
+    with open(out, "wb") as file:
+        file.write(b"#!/usr/bin/env python3\n")
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            _add(archive, "__main__.py", _START.encode())
+            _add(archive, "kandev/__init__.py", b"")
+            for name, path in _sources():
+                with open(path, "rb") as source:
+                    _add(archive, name, source.read())
+    os.chmod(out, 0o755)  # noqa: S103  # a program that anybody may run
+
+
+def main(arguments: list[str]) -> None:
+    """Build into the one path given."""
+    if len(arguments) != 1:
+        sys.exit("usage: python -m kandev.agentctl.build OUT")
+    build(arguments[0])
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """Yield (name in the archive, path) of both packages' modules."""
+    for name, module in (("kandev/agentctl", kandev.agentctl), ("h11", h11)):
+        directory = os.path.dirname(os.path.abspath(module.__file__ or ""))
+        for file in sorted(os.listdir(directory)):
+            if file.endswith(".py") and file not in _LEFT_OUT:
+                yield f"{name}/{file}", os.path.join(directory, file)
+
+
+def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    entry = zipfile.ZipInfo(name)  # with a fixed date
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    archive.writestr(entry, content)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
