@@ -107,6 +107,8 @@ class HttpPool:
             return _Connection(*await asyncio.open_connection(host.strip("[]"), int(port), limit=READ_BYTES))
         except ConnectionError:
             raise
+        except FileNotFoundError as error:  # the socket was removed: nobody listens there
+            raise ConnectionRefusedError(str(error)) from error
         except OSError as error:
             raise ConnectionError(str(error)) from error
 
