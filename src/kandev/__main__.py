@@ -1,8 +1,6 @@
 """`python -m kandev`: the same as the command `kandev`."""
 
-import sys
-
 from kandev.cli.__main__ import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -15,7 +15,7 @@ ROOT = Path(kandev.__file__).parent
 # Outer rings may import inner ones. Within a ring, only what BESIDE names.
 RINGS = (
     {"errors"},
-    {"domain", "agentctl", "home"},
+    {"domain", "agentctl", "home", "home_lock", "logs", "supervisor"},
     {"protocols", "store", "agents"},
     {"config", "worktrees"},
     {"lifecycle", "runtimes"},

@@ -104,6 +104,7 @@ class HoldReason(StrEnum):
     """Why a session's queue waits for a person. The empty string is an open queue."""
 
     OPEN = ""
+    NOT_STARTED = "not_started"
     CANCELLED = "cancelled"
     STOPPED = "stopped"
     INTERRUPTED = "interrupted"

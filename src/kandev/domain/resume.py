@@ -40,14 +40,14 @@ def evaluate_status(
 ) -> ResumeStatus:
     """Evaluate the four cases of the specification, in its order, and what lies outside of them.
 
-    `recently_seen` is: not in memory, STARTING or RUNNING, and seen less than 30 s ago in this boot (design, section 5).
+    `recently_seen` is: not in memory, STARTING or RUNNING, seen less than 30 s ago in this boot (design, section 5).
     """
     resumable = session.state in ACTIVE_STATES and row is not None
     needs, reason = _cases(session, row, agent_in_memory=agent_in_memory, recently_seen=recently_seen)
     return ResumeStatus(needs_resume=needs, is_resumable=resumable, reason=reason)
 
 
-def _cases(
+def _cases(  # noqa: PLR0911 - one return for each case, in the order of the table
     session: TaskSession, row: ExecutorRunning | None, *, agent_in_memory: bool, recently_seen: bool
 ) -> tuple[bool, ResumeReason]:
     if agent_in_memory:

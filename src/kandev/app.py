@@ -1,0 +1,305 @@
+"""The composition root: builds every object, in order, on one stack, and takes them down in the opposite order."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from kandev.agents.registry import AgentRegistry
+from kandev.config import Config
+from kandev.domain.constants import BACKEND_STOP_S
+from kandev.domain.models import Event, ExecutorRunning, Message, new_id, now
+from kandev.gateway.hub import Hub
+from kandev.gateway.security import load_or_make_token
+from kandev.gateway.server import serve
+from kandev.home_lock import home_lock
+from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Effect, ExecutionRef, PromptFailed
+from kandev.lifecycle.live_limit import LiveLimit
+from kandev.lifecycle.manager import LifecycleManager
+from kandev.lifecycle.recording import HistoryRecorder
+from kandev.lifecycle.session_history import SessionHistoryManager
+from kandev.logs import open_logs
+from kandev.orchestrator.event_handlers import SessionEventHandlers
+from kandev.orchestrator.executor import Executor
+from kandev.orchestrator.messages import MessageService
+from kandev.orchestrator.permissions import PermissionService
+from kandev.orchestrator.prompt_queue import PromptQueue
+from kandev.orchestrator.reconcile import Reconciler
+from kandev.orchestrator.task_operations import TaskOperations
+from kandev.orchestrator.tasks import TaskService
+from kandev.orchestrator.views import session_view
+from kandev.runtimes.standalone import StandaloneRuntime
+from kandev.store.database import load_statements
+from kandev.store.sqlite import SqliteDatabase
+from kandev.store.store import Store
+from kandev.supervisor import Supervisor
+from kandev.worktrees import Worktrees
+
+log = structlog.get_logger(__name__)
+
+STORE_DIRECTORY = Path(__file__).parent / "store"
+SNAPSHOT_MESSAGES = 50
+NEWEST = 1 << 62
+
+
+class Backend:
+    """One backend on one home. The services are what the gateway and the library call."""
+
+    def __init__(self, config: Config, database: SqliteDatabase) -> None:
+        self.config = config
+        self.home = config.home
+        self.boot_id = new_id()
+        self.hub = Hub(
+            self.boot_id,
+            ring_events=config.limits.event_buffer_count,
+            ring_bytes=config.limits.event_buffer_bytes,
+        )
+        self.store = Store(database)
+        self._supervisor = Supervisor()
+        self._registry = AgentRegistry(config.agents)
+        self._history = SessionHistoryManager(self.home.sessions, limit=config.limits.context_chars)
+        self._recorder = HistoryRecorder(self._history, self.store)
+        self._worktrees = Worktrees(
+            self.home.worktrees,
+            environ=os.environ,
+            setup=config.worktrees.setup,
+            copy=config.worktrees.copy,
+            timing=config.timing,
+        )
+        self._runtime = StandaloneRuntime(str(self.home.run), cap_bytes=config.limits.journal_cap_bytes)
+        self._handlers = SessionEventHandlers(self.store, login_hint=self._login_hint)
+        self.manager = LifecycleManager(
+            store=self.store,
+            runtimes={self._runtime.name: self._runtime},
+            handlers=self._handlers,
+            history=self._history,
+            record=self._recorder.record,
+            publish=self.hub.publish,
+            timing=config.timing,
+        )
+        self._reconciler = Reconciler(
+            self.store,
+            self._handlers,
+            self.home.run,
+            publish=self.hub.publish,
+            record=self._recorder.record,
+        )
+        self.executor = Executor(self.store, self.manager, self._worktrees, self, timing=config.timing)
+        self.queue = PromptQueue(
+            self.store,
+            self.executor,
+            self.manager,
+            self._history,
+            self._recorder,
+            timing=config.timing,
+            parallel=config.limits.restart_parallel,
+            context_chars=config.limits.context_chars,
+            spawn=self.spawn,
+            publish=self.hub.publish,
+        )
+        self.live = LiveLimit(
+            self.manager,
+            most=config.limits.max_live_agents,
+            idle_minutes=config.limits.idle_minutes,
+            busy=self.queue.has_work,
+        )
+        self._build_services()
+
+    def _build_services(self) -> None:
+        self.operations = TaskOperations(
+            self.store,
+            executor=self.executor,
+            manager=self.manager,
+            queue=self.queue,
+            history=self._history,
+            registry=self._registry,
+            timing=self.config.timing,
+            boot_time=now(),
+            context_chars=self.config.limits.context_chars,
+            spawn=self.spawn,
+            publish=self.hub.publish,
+        )
+        self.messages = MessageService(self.store, kick=self.queue.kick, publish=self.hub.publish)
+        self.permissions = PermissionService(self.store, running=self.executor.running, publish=self.hub.publish)
+        self.tasks = TaskService(
+            self.store,
+            self.operations,
+            self._worktrees,
+            self._history,
+            self._registry,
+            directory=self.home.worktrees,
+            runtimes=self.manager.runtime_names,
+            kick=self.queue.kick,
+            publish=self.hub.publish,
+        )
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def open(cls, config: Config) -> AsyncIterator["Backend"]:
+        """Lock the home, migrate, settle what an older backend left, and work until the block ends.
+
+        Raises HomeInUse, Invalid, and what opening the database raises.
+        """
+        config.home.prepare()
+        with home_lock(config.home.lock):
+            statements = load_statements(STORE_DIRECTORY / "queries.sql")
+            async with SqliteDatabase.open(config.home.database, statements, STORE_DIRECTORY / "migrations") as db:
+                backend = cls(config, db)
+                try:
+                    await backend._start()
+                    yield backend
+                finally:
+                    await asyncio.shield(backend._stop())
+
+    async def _start(self) -> None:
+        recording = self._supervisor.spawn(self._recorder.run(), "history")
+        recording.set_name("history")
+        self._supervisor.spawn(self._runtime.warm_up(), "fork server")
+        await self._reconciler.run()
+        self._handlers.after = self._after
+        self.executor.on_ready = self._start_ended
+        self.manager.on_broken = self._broken
+        for row in self.store.database.all("sessions_with_intent"):
+            await self._carry_out(row["id"], row["task_id"], row["intent"])
+        for task in self.store.tasks_with_intent():
+            await self.tasks.carry_out(task)
+        self._supervisor.spawn(self.live.run(), "idle agents")
+        self.queue.kick_all_open()
+
+    async def _carry_out(self, session_id: str, task_id: str, intent: str) -> None:
+        """Finish a stop or a delete that a crash cut short (CRASH-13)."""
+        if intent == "delete":
+            await self.tasks.delete_session(task_id, session_id, force=True)
+        else:
+            await self.operations.finish_stop(session_id)
+
+    async def _stop(self) -> None:
+        """SIGTERM: no new work, agents end in order, everything is stored (design, section 5, Stop)."""
+        self.executor.stopping = True
+        starts = [self.executor.give_up(e.ref.session_id, "stopping") for e in self.manager.all() if not e.ready]
+        try:
+            async with asyncio.timeout(BACKEND_STOP_S):
+                await asyncio.gather(*starts, return_exceptions=True)
+                await self.manager.stop_all(self.manager.all(), why="stopping")
+                await self._recorder.settle()
+        except TimeoutError:
+            log.warning("stop.late", seconds=BACKEND_STOP_S)
+        await self._runtime.aclose()
+        await self._supervisor.finish(0)
+        await self._history.aclose()
+
+    # ---- what the executor needs of its surroundings
+
+    def publish(self, events: Sequence[Event]) -> None:
+        """Publish what a commit gave."""
+        self.hub.publish(events)
+
+    def spawn(self, work: Any, name: str) -> "asyncio.Task[None]":
+        """Run work under supervision."""
+        return self._supervisor.spawn(work, name)
+
+    async def settle_leftover(self, row: ExecutorRunning) -> None:
+        """Prove an older execution dead and read its journal."""
+        await self._reconciler.settle(row)
+
+    def _broken(self, session_id: str) -> None:
+        self.spawn(self._settle_broken(session_id), f"settle {session_id}")
+
+    async def _settle_broken(self, session_id: str) -> None:
+        """The ingest of a session failed by an error of ours: the log has it, and the session must not be stuck."""
+        row = self.store.executor(session_id)
+        if row is not None:
+            await self._reconciler.settle(row)
+
+    async def prepare_history(self, session_id: str) -> None:
+        """Bring the history file of an agent that is told it up to date."""
+        execution = self.manager.get(session_id)
+        if execution is not None and execution.history_enabled:
+            await self._recorder.complete_history(session_id)
+
+    async def make_room(self, session_id: str) -> None:
+        """Wait until one more agent may live."""
+        await self.live.make_room(session_id)
+
+    def _start_ended(self, session_id: str) -> None:
+        self.live.release(session_id)
+        self.queue.kick(session_id)
+
+    def _after(self, ref: ExecutionRef, effect: Effect) -> None:
+        """Go on when a turn or an agent ended."""
+        if not isinstance(effect, CompleteStreamEvent | PromptFailed | AgentExited):
+            return
+        execution = self.manager.get(ref.session_id)
+        if execution is not None:
+            execution.active_at = asyncio.get_running_loop().time()
+        if isinstance(effect, PromptFailed) and execution is not None:
+            self._after_failed_prompt(ref)
+        self.live.changed()
+        self.queue.kick(ref.session_id)
+
+    def _after_failed_prompt(self, ref: ExecutionRef) -> None:
+        """An agent that lost its session is of no use any more: the next start makes a new one (TOK-1)."""
+        row = self.store.executor(ref.session_id)
+        execution = self.manager.get(ref.session_id)
+        if row is not None and not row.resume_token and execution is not None:
+            self.spawn(self.manager.stop(execution, why="token_rejected", grace_s=0), f"end {ref.session_id}")
+
+    def _login_hint(self, session_id: str) -> str:
+        config = msgspec.json.decode(self.store.settings(session_id).agent_config)
+        return str(config.get("login_hint", ""))
+
+    # ---- what clients see at once
+
+    def snapshot(self, session_id: str) -> Mapping[str, Any]:
+        """Return all that a subscriber must know of a session now (contract, `session.subscribe`)."""
+        session = self.store.session(session_id)
+        settings = self.store.settings(session_id)
+        turn = self.store.open_turn(session_id)
+        messages: list[Message] = self.store.messages_before(session_id, before=NEWEST, limit=SNAPSHOT_MESSAGES)
+        return {
+            "session": session_view(session, self.store.executor(session_id)),
+            "status": self.operations.status(session.task_id, session_id),
+            "turn": turn,
+            "messages": messages,
+            "queue": self.store.queue(session_id),
+            "permissions": self.store.pending_permissions(session_id),
+            "mode": settings.agent_state.get("mode"),
+            "modes": settings.agent_state.get("modes", []),
+            "options": settings.agent_state.get("options", []),
+            "commands": settings.agent_state.get("commands", []),
+            "plan": settings.agent_state.get("plan"),
+        }
+
+    def sessions_by_state(self) -> Mapping[str, int]:
+        """Return how many sessions are in each state, for the metrics."""
+        return {row["state"]: row["n"] for row in self.store.database.all("sessions_by_state_count")}
+
+
+async def run(config: Config) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    config.home.prepare()
+    with open_logs(config.home.logs):
+        async with Backend.open(config) as backend:
+            token = load_or_make_token(config.home) if config.server.auth else ""
+            async with serve(
+                backend,
+                config.home,
+                host=config.server.host,
+                port=config.server.port,
+                token=token,
+                sessions_by_state=backend.sessions_by_state,
+            ) as server:
+                log.info("serving", url=server.url, home=str(config.home.path), boot_id=backend.boot_id)
+                await stop.wait()
+                log.info("stopping")
+    return 0

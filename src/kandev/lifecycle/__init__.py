@@ -1,0 +1,1 @@
+"""From a stored session to a live agent: start, initialise, prompt, read, and record."""

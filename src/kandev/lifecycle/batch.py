@@ -1,0 +1,148 @@
+"""What one commit of the ingest holds: the position, the reader's state, and the changes that came before it.
+
+The changes run in the order of the journal, on the writer's thread, in one transaction with the position. What they
+publish is published after the commit, in the same order. A batch may be applied again after a failed commit.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from kandev.domain.models import Event, Message, now
+from kandev.errors import KandevError
+from kandev.store.database import Tx
+from kandev.store.rows import message_args, message_from_row
+
+TOOL_DONE = frozenset({"completed", "failed"})
+
+
+class Superseded(KandevError):
+    """Raised when another execution owns the session now: nothing of this batch was applied (RACE-5)."""
+
+
+class Applied(msgspec.Struct):
+    """What the changes of one batch leave behind: events to publish, closed messages for the history file."""
+
+    events: list[Event] = msgspec.field(default_factory=list)
+    closed: list[Message] = msgspec.field(default_factory=list)
+
+
+class Change(Protocol):
+    """One change inside the transaction."""
+
+    def __call__(self, tx: Tx, applied: Applied, /) -> None:
+        """Make the change; add what it publishes to `applied`."""
+
+
+class PutMessage:
+    """A new message, or a new version of one; later versions in the same batch replace `message`."""
+
+    __slots__ = ("insert", "message", "task_id")
+
+    def __init__(self, message: Message, task_id: str, statement: str) -> None:
+        self.message = message
+        self.task_id = task_id
+        self.insert = statement == "message_insert"
+
+    def __call__(self, tx: Tx, applied: Applied) -> None:
+        """Write it and publish it whole."""
+        message = self.message
+        tx.run("message_insert" if self.insert else "message_update", **message_args(message))
+        action = "session.message.added" if self.insert else "session.message.updated"
+        applied.events.append(message_event(action, message, self.task_id))
+        if message.type == "tool_call" and (self.insert or message.metadata.get("status") in TOOL_DONE):
+            applied.closed.append(message)
+
+
+def message_event(action: str, message: Message, task_id: str) -> Event:
+    """Return the notification that carries a whole message."""
+    return Event(action=action, session_id=message.session_id, task_id=task_id, payload={"message": message})
+
+
+def text_change(message_id: str, position: int, text: str, session_id: str, task_id: str) -> Change:
+    """Return the change that appends streamed text, `position` characters into its message."""
+
+    def append(tx: Tx, applied: Applied) -> None:
+        tx.run("message_part_insert", message_id=message_id, position=position, content=text)
+        applied.events.append(
+            Event(
+                action="session.message.delta",
+                session_id=session_id,
+                task_id=task_id,
+                payload={"message_id": message_id, "offset": position, "text": text},
+            )
+        )
+
+    return append
+
+
+def close_change(message_id: str, task_id: str) -> Change:
+    """Return the change that folds a message's streamed text into it, and publishes it whole."""
+
+    def close(tx: Tx, applied: Applied) -> None:
+        row = tx.one("message_fold", id=message_id, now=now())
+        tx.run("message_parts_delete", id=message_id)
+        if row is None:
+            return
+        message = message_from_row(row)
+        applied.closed.append(message)
+        applied.events.append(message_event("session.message.updated", message, task_id))
+
+    return close
+
+
+class Batch:
+    """Changes on their way to one commit. `size` counts bytes of the journal; `urgent` ones do not wait."""
+
+    __slots__ = ("after", "changes", "lines", "position", "puts", "size", "state", "urgent")
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.state = ""
+        self.changes: list[Change] = []
+        self.puts: dict[str, PutMessage] = {}
+        self.lines: list[tuple[int, bytes]] = []
+        self.after: list[Callable[[], None]] = []
+        self.size = 0
+        self.urgent = False
+
+    def add(self, *changes: Change) -> None:
+        """Append changes."""
+        self.changes.extend(changes)
+
+    def put(self, message: Message, task_id: str, statement: str) -> None:
+        """Append a message or its new version; one row is written once a batch, at its first place."""
+        waiting = self.puts.get(message.id)
+        if waiting is not None:
+            waiting.message = message
+            return
+        change = PutMessage(message, task_id, statement)
+        self.puts[message.id] = change
+        self.changes.append(change)
+
+    def apply(self, tx: Tx, *, session_id: str, execution_id: str) -> Applied:
+        """Run inside the transaction. Raises Superseded when the row belongs to another execution."""
+        owner = tx.one(
+            "executor_advance",
+            session_id=session_id,
+            agent_execution_id=execution_id,
+            last_event_seq=self.position,
+            protocol_state=self.state,
+            now=now(),
+        )
+        if owner is None:
+            raise Superseded("Another execution owns the session; these late events change nothing.")
+        applied = Applied()
+        for change in self.changes:
+            change(tx, applied)
+        return applied
+
+
+def publish_only(events: Iterable[Event]) -> Change:
+    """Return a change that writes nothing and publishes `events` in its turn."""
+
+    def tell(_tx: Tx, applied: Applied) -> None:
+        applied.events.extend(events)
+
+    return tell

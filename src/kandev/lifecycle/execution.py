@@ -1,0 +1,105 @@
+"""One run of one agent process, in memory. Everything that must survive it is in the store."""
+
+import asyncio
+
+import msgspec
+
+from kandev.agents.base import AgentConfig
+from kandev.domain.models import ExecutionId
+from kandev.domain.resume import LaunchAgentRequest
+from kandev.errors import AgentDied, ExecutionNotFoundError
+from kandev.lifecycle.effects import ExecutionRef
+from kandev.lifecycle.ingest import Ingest
+from kandev.lifecycle.protocol_state import ProtocolState
+from kandev.protocols.acp import AgentInfo
+from kandev.runtimes.agentctl_client import AgentctlClient
+from kandev.runtimes.base import Instance, Runtime
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """What the session wants the agent to be set to, applied again after every start (WIRE-12)."""
+
+    mode: str = ""
+    model: str = ""
+    options: dict[str, str | bool] = {}
+
+
+class AgentExecution:
+    """A live, or starting, agent: its instance, its ingest, and the flags of the specification.
+
+    `ending` is why it is being ended on purpose; empty while nobody asked for that.
+    """
+
+    def __init__(
+        self,
+        ref: ExecutionRef,
+        request: LaunchAgentRequest,
+        config: AgentConfig,
+        *,
+        runtime: Runtime,
+        instance: Instance,
+        client: AgentctlClient,
+        ingest: Ingest,
+        wanted: Wanted,
+    ) -> None:
+        self.ref = ref
+        self.request = request
+        self.config = config
+        self.runtime = runtime
+        self.instance = instance
+        self.client = client
+        self.ingest = ingest
+        self.wanted = wanted
+        self.info = AgentInfo()
+        self.ready = False
+        self.initialized = False
+        self.ending = ""
+        self.ended = asyncio.Event()
+        self.active_at = asyncio.get_running_loop().time()
+        self.stalled_s = 0.0
+        self.runner: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> ExecutionId:
+        """The execution's own id; only the start of a process makes a new one."""
+        return ExecutionId(self.ref.execution_id)
+
+    @property
+    def state(self) -> ProtocolState:
+        """The reader's state, which is stored with the position."""
+        return self.ingest.reader.state
+
+    @property
+    def history_enabled(self) -> bool:
+        """Gates both recording and injection."""
+        return self.state.history_enabled
+
+    @property
+    def needs_resume_context(self) -> bool:
+        """True when history exists and goes with the next prompt."""
+        return self.state.needs_resume_context
+
+    @property
+    def resume_context_injected(self) -> bool:
+        """True after the agent accepted a prompt with the context: it is injected once."""
+        return self.state.resume_context_injected
+
+    @property
+    def in_turn(self) -> bool:
+        """True while a prompt has no answer."""
+        return any(flight.turn_id for flight in self.state.in_flight.values())
+
+    @property
+    def agent_session_id(self) -> str:
+        """The agent's own session id: the resume token. Not to be logged (TOK-9)."""
+        return self.state.agent_session_id
+
+    def require_live(self) -> None:
+        """Raise ExecutionNotFoundError unless a prompt can reach the agent now."""
+        if not self.ready or self.ending or self.ended.is_set():
+            raise ExecutionNotFoundError("No agent runs for this session.")
+
+    def require_not_ending(self) -> None:
+        """Raise AgentDied when somebody ended the execution while it started."""
+        if self.ending:
+            raise AgentDied(f"The start was given up: {self.ending}.")

@@ -1,0 +1,305 @@
+"""The agents that run now: started in five steps, watched, ended once.
+
+Specification: "StartAgentProcess", "RecoverInstances".
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from kandev.agentctl.journal import read_journal
+from kandev.agents.base import AgentConfig, launch_command, launch_environment, mcp_servers_for_launch
+from kandev.domain.constants import Timing
+from kandev.domain.models import Event, Message
+from kandev.domain.models import now as stamp
+from kandev.domain.resume import LaunchAgentRequest
+from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError
+from kandev.lifecycle.batch import Applied, Superseded
+from kandev.lifecycle.effects import EventHandlers, ExecutionRef
+from kandev.lifecycle.execution import AgentExecution, Wanted
+from kandev.lifecycle.ingest import Ingest
+from kandev.lifecycle.protocol_state import ProtocolState
+from kandev.lifecycle.reader import Reader
+from kandev.lifecycle.session import (
+    History,
+    InitialPrompt,
+    Restored,
+    dispatch_initial_prompt,
+    initialize_agent_session,
+)
+from kandev.runtimes.agentctl_client import AgentProcess
+from kandev.runtimes.base import Instance, InstanceRequest, Runtime
+from kandev.store.database import Tx
+from kandev.store.store import Store
+
+log = structlog.get_logger(__name__)
+
+Stage = Callable[[str], None]
+
+
+class Recorder(Protocol):
+    """Takes closed messages after their commit, for the history file."""
+
+    def __call__(self, session_id: str, messages: Sequence[Message], /) -> None:
+        """Append what is not there yet."""
+
+
+class Started(msgspec.Struct, frozen=True, kw_only=True):
+    """What `start_agent_process` reached."""
+
+    restored: Restored
+    initial: InitialPrompt
+
+
+class LifecycleManager:
+    """Owns the live executions, one at most for each session."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        runtimes: Mapping[str, Runtime],
+        handlers: EventHandlers,
+        history: History,
+        record: Recorder,
+        publish: Callable[[Sequence[Event]], None],
+        timing: Timing,
+    ) -> None:
+        self._store = store
+        self._runtimes = runtimes
+        self._handlers = handlers
+        self._history = history
+        self._record = record
+        self._publish = publish
+        self._timing = timing
+        self._executions: dict[str, AgentExecution] = {}
+        self._cannot_load: set[tuple[str, str]] = set()
+        self.on_broken: Callable[[str], None] = lambda _session_id: None
+
+    def get(self, session_id: str) -> AgentExecution | None:
+        """Return the session's execution while its agent is not known to have ended."""
+        return self._executions.get(session_id)
+
+    def all(self) -> list[AgentExecution]:
+        """Return every execution."""
+        return list(self._executions.values())
+
+    @property
+    def runtime_names(self) -> list[str]:
+        """The runtimes of this backend."""
+        return list(self._runtimes)
+
+    def runtime(self, name: str) -> Runtime:
+        """Return a runtime. Raises Conflict for one that this backend does not have."""
+        runtime = self._runtimes.get(name)
+        if runtime is None:
+            raise Conflict(f"This backend has no runtime {name!r}; it has {', '.join(self._runtimes)}.")
+        return runtime
+
+    async def launch_agent(
+        self, request: LaunchAgentRequest, config: AgentConfig, *, runtime_name: str, wanted: Wanted
+    ) -> AgentExecution:
+        """Create the agentctl instance (LaunchAgent). The agent itself is started by `start_agent_process`."""
+        runtime = self.runtime(runtime_name)
+        instance = await runtime.create_instance(
+            InstanceRequest(
+                instance_id=request.instance_id,
+                session_id=request.session_id,
+                task_id=request.task_id,
+                execution_id=request.execution_id,
+            )
+        )
+        ref = ExecutionRef(
+            session_id=request.session_id,
+            task_id=request.task_id,
+            execution_id=request.execution_id,
+            agent=config.name,
+        )
+        state = ProtocolState(history_enabled=config.session.history_context_injection)
+        execution = AgentExecution(
+            ref,
+            request,
+            config,
+            runtime=runtime,
+            instance=instance,
+            client=runtime.connect(instance),
+            ingest=self.ingest(ref, state, 0, config),
+            wanted=wanted,
+        )
+        self._executions[request.session_id] = execution
+        return execution
+
+    def ingest(self, ref: ExecutionRef, state: ProtocolState, position: int, config: AgentConfig) -> Ingest:
+        """Return an ingest of a journal from `position` on."""
+        store = self._store
+        reader = Reader(
+            ref,
+            state,
+            position,
+            handlers=self._handlers,
+            next_seq=lambda: store.next_seq(ref.session_id),
+            load_message=store.message,
+            permissions=config.permissions,
+        )
+        ingest = Ingest(
+            reader,
+            store.database,
+            timing=self._timing,
+            publish=self._publish,
+            record=lambda messages: self._keep_history(ref.session_id, state, messages),
+        )
+        reader.on_answer = ingest.answered
+        return ingest
+
+    def _keep_history(self, session_id: str, state: ProtocolState, messages: Sequence[Message]) -> None:
+        if state.history_enabled:
+            self._record(session_id, messages)
+
+    async def start_agent_process(self, execution: AgentExecution, stage: Stage) -> Started:
+        """Wait for agentctl, configure, start the agent, open the session, dispatch the first prompt.
+
+        Raises AgentError and its kinds; the caller decides what becomes of the session, and ends the execution.
+        """
+        timing, config, request = self._timing, execution.config, execution.request
+        await execution.client.wait_ready(timing.agentctl_ready_s)
+        execution.runner = asyncio.create_task(self._run(execution), name=f"execution {request.session_id}")
+        await execution.client.configure(
+            command=self._command(execution), env=launch_environment(config, os.environ), cwd=request.cwd
+        )
+        stage("starting_agent")
+        process = await execution.client.start()
+        execution.ingest.reader.batch.add(_agent_started(execution, process))
+        restored = await initialize_agent_session(
+            execution,
+            timing=timing,
+            mcp_servers=mcp_servers_for_launch(config, os.environ),
+            cannot_load=self._cannot_load,
+        )
+        if restored.unsupported:
+            self._cannot_load.add((config.name, execution.info.version))
+        execution.require_not_ending()
+        initial = dispatch_initial_prompt(execution, self._history, how=restored.how)
+        return Started(restored=restored, initial=initial)
+
+    def _command(self, execution: AgentExecution) -> list[str]:
+        request = execution.request
+        token = request.acp_session_id if request.token_proven else ""
+        return launch_command(execution.config, token=token, last_message_uuid=request.last_message_uuid)
+
+    async def _run(self, execution: AgentExecution) -> None:
+        """Read until the agent ended, then close what it left, once (RACE-9)."""
+        ingest = execution.ingest
+        workers = [
+            asyncio.create_task(ingest.commit_loop(), name="commit"),
+            asyncio.create_task(ingest.send_loop(execution.client), name="send"),
+            asyncio.create_task(ingest.ack_loop(execution.client), name="ack"),
+        ]
+        reading = asyncio.create_task(ingest.read(execution.client), name="read")
+        try:
+            await asyncio.wait([reading, *workers], return_when=asyncio.FIRST_COMPLETED)
+            failed = next((task.exception() for task in workers if task.done() and not task.cancelled()), None)
+            if failed is not None:
+                reading.cancel()
+                await self._abandon(execution)
+                if not isinstance(failed, Superseded):
+                    log.error("execution.broken", session_id=execution.ref.session_id, exc_info=failed)
+                    self.on_broken(execution.ref.session_id)
+            else:
+                await self._agent_ended(execution, reading)
+        finally:
+            for task in (*workers, reading):
+                task.cancel()
+            await asyncio.gather(*workers, reading, return_exceptions=True)
+            self._forget(execution)
+
+    async def _agent_ended(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
+        ingest = execution.ingest
+        lost = reading.exception()
+        if lost is not None or ingest.reader.exit is None:
+            log.warning("execution.agentctl_lost", session_id=execution.ref.session_id, error=str(lost))
+            await execution.runtime.clear_leftover(execution.instance)
+            await ingest.absorb_all(read_journal(execution.instance.directory, ingest.reader.position))
+        stderr = await self._stderr(execution)
+        exited = ingest.reader.exit
+        code = exited.code if exited else None
+        why = execution.ending or ("" if execution.ready else "start_failed")
+        ingest.reader.agent_ended(stderr=stderr, why=why)
+        await ingest.flush()
+        ingest.end(_death(code, stderr))
+        await execution.runtime.stop_instance(execution.instance, grace_s=0)
+        await execution.runtime.discard(execution.instance)
+
+    async def _stderr(self, execution: AgentExecution) -> str:
+        try:
+            return await execution.client.stderr_tail()
+        except AgentctlError:
+            return ""
+
+    async def _abandon(self, execution: AgentExecution) -> None:
+        """The ingest cannot go on: another execution owns the session, or the program is wrong. Nothing is written."""
+        execution.ingest.end(AgentDied("This run of the agent was replaced."))
+        await execution.runtime.stop_instance(execution.instance, grace_s=0)
+
+    def _forget(self, execution: AgentExecution) -> None:
+        if self._executions.get(execution.ref.session_id) is execution:
+            del self._executions[execution.ref.session_id]
+        execution.ingest.end(AgentDied("The agent ended."))
+        execution.ended.set()
+
+    async def stop(self, execution: AgentExecution, *, why: str, grace_s: float) -> None:
+        """End an execution: close its stdin, wait, terminate, kill the tree. Returns when it is proven dead."""
+        if not execution.ending:
+            execution.ending = why
+        if execution.runner is None:
+            await execution.runtime.stop_instance(execution.instance, grace_s=0)
+            self._forget(execution)
+            return
+        try:
+            await execution.client.stop(grace_s=grace_s)
+        except AgentError as error:
+            log.info("execution.stop_by_identity", session_id=execution.ref.session_id, error=str(error))
+            await execution.runtime.stop_instance(execution.instance, grace_s=0)
+        await execution.ended.wait()
+        await execution.client.aclose()
+
+    async def stop_all(self, executions: Iterable[AgentExecution], *, why: str) -> None:
+        """End several at once, gently, each with its own grace."""
+        await asyncio.gather(
+            *(self.stop(e, why=why, grace_s=self._timing.stop_grace_s) for e in executions), return_exceptions=True
+        )
+
+    async def recover_instances(self) -> list[Instance]:
+        """Ask every runtime what survived; no answer in time is unknown and recovers nothing."""
+        found: list[Instance] = []
+        for name, runtime in self._runtimes.items():
+            try:
+                found += await asyncio.wait_for(runtime.recover_instances(), self._timing.recover_s)
+            except (TimeoutError, KandevError, OSError) as error:
+                log.warning("runtime.not_answering", runtime=name, error=str(error))
+        return found
+
+
+def _agent_started(execution: AgentExecution, process: AgentProcess) -> Callable[[Tx, Applied], None]:
+    ref = execution.ref
+
+    def change(tx: Tx, _applied: Applied) -> None:
+        tx.run(
+            "executor_set_agent",
+            session_id=ref.session_id,
+            agent_execution_id=ref.execution_id,
+            agent_pid=process.pid,
+            agent_start_time=process.start_time,
+            process_group=process.process_group,
+            now=stamp(),
+        )
+
+    return change
+
+
+def _death(code: int | None, stderr: str) -> AgentDied:
+    text = f"The agent ended with exit code {code}." if code is not None else "The agent was killed."
+    return AgentDied(f"{text} {stderr[-400:]}".strip(), exit_code=code, stderr=stderr)

@@ -1,0 +1,71 @@
+"""The reader's state: all that the protocol core needs to go on after a position in the journal.
+
+It is committed together with `last_event_seq`, and both belong to one `agent_execution_id` (design, section 4).
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+
+class Phase(StrEnum):
+    """Where updates of the agent go. `REPLAYING` drops content until the first prompt is written (HIST-1)."""
+
+    LIVE = "live"
+    REPLAYING = "replaying"
+
+
+class OpenMessage(msgspec.Struct, kw_only=True):
+    """The text message that chunks are appended to. `length` counts characters."""
+
+    id: str
+    kind: str
+    acp_id: str | None = None
+    length: int = 0
+
+
+class InFlight(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to the agent that has no answer yet, and the turn whose prompt it is."""
+
+    method: str
+    turn_id: str = ""
+
+
+class ProtocolState(msgspec.Struct, kw_only=True):
+    """One value, written as JSON. Ids of requests are ours; `permissions` maps the agent's request id to ours."""
+
+    phase: Phase = Phase.LIVE
+    agent_session_id: str = ""
+    restored: bool = False
+    turn_id: str = ""
+    prompt_line: int = 0
+    turn_accepted: bool = False
+    turn_injected: str = ""
+    open_message: OpenMessage | None = None
+    open_tools: dict[str, str] = {}
+    plan_message: str = ""
+    in_flight: dict[int, InFlight] = {}
+    permissions: dict[str, str] = {}
+    next_rpc: int = 1
+    next_line: int = 1
+    lines_begun: int = 0
+    lines_written: int = 0
+    initialize: dict[str, Any] | None = None
+    history_enabled: bool = False
+    needs_resume_context: bool = False
+    resume_context_injected: bool = False
+    replayed: dict[str, int] = {}
+
+    def encode(self) -> str:
+        """Return the stored form."""
+        return _encoder.encode(self).decode()
+
+
+def decode_state(text: str) -> ProtocolState:
+    """Return the state from its stored form; an empty text is a reader that has read nothing."""
+    return _decoder.decode(text) if text else ProtocolState()
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(ProtocolState)

@@ -1,0 +1,339 @@
+"""The reader of one journal: lines in wire order become messages, effects, and answers to our own requests (WIRE-6).
+
+The same reader goes through a live stream and through what a killed backend left behind; then it is offline, and
+whatever would be sent is left out.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kandev.agentctl import records
+from kandev.domain.constants import LINE_BYTES
+from kandev.domain.models import Message, PermissionState
+from kandev.lifecycle.batch import Applied, Batch
+from kandev.lifecycle.effects import (
+    AcpSessionCreated,
+    AgentExited,
+    CompleteStreamEvent,
+    Effect,
+    EventHandlers,
+    ExecutionRef,
+    PromptAccepted,
+    PromptFailed,
+    SessionStatusEvent,
+)
+from kandev.lifecycle.permissions import ask_change, close_permissions, permission_message, rpc_key
+from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState
+from kandev.lifecycle.transcript import AGENT_STATE, Transcript
+from kandev.protocols import acp
+from kandev.store.database import Tx
+
+SAID_NOTHING = frozenset({"available_commands_update", "current_mode_update", "config_option_update"})
+PERMISSION = "session/request_permission"
+
+
+class Reader:
+    """Applies lines to a `ProtocolState` and gathers what follows from them in a batch.
+
+    `on_answer`, once set, makes the reader live: it is called after the commit of each answer to a request of ours.
+    """
+
+    def __init__(
+        self,
+        ref: ExecutionRef,
+        state: ProtocolState,
+        position: int,
+        *,
+        handlers: EventHandlers,
+        next_seq: Callable[[], int],
+        load_message: Callable[[str], Message | None],
+        permissions: str | Sequence[str],
+    ) -> None:
+        self.ref = ref
+        self.state = state
+        self.position = position
+        self.exit: records.Exited | None = None
+        self.said = False
+        self.noise = 0
+        self._handlers = handlers
+        self._policy = permissions
+        self.on_answer: Callable[[int, acp.Response], None] | None = None
+        self._usage: dict[str, Any] = {}
+        self.transcript = Transcript(ref, state, next_seq=next_seq, load_message=load_message)
+
+    @property
+    def batch(self) -> Batch:
+        """The batch that is being filled."""
+        return self.transcript.batch
+
+    def feed(self, lines: Sequence[bytes]) -> None:
+        """Apply whole lines, without their newlines, in order."""
+        before = self.position
+        position = before
+        transcript = self.transcript
+        for line in lines:
+            position += len(line) + 1
+            if line[:1] == records.MARK:
+                self._marked(line)
+                continue
+            event = acp.decode(line)
+            if type(event) is acp.Chunk and transcript.continues(event):
+                continue
+            self._event(event)
+        self.position = position
+        self.batch.size += position - before
+
+    def too_long(self, length: int) -> None:
+        """Skip a line over the limit, and say so in the transcript (WIRE-2). `length` counts its newline."""
+        self.position += length
+        self.batch.size += 1
+        self.transcript.close_text()
+        self.transcript.message(
+            author_type="system",
+            type_="error",
+            content=f"The agent sent one line of {length >> 20} MiB; the limit is {LINE_BYTES >> 20} MiB. "
+            "That line was skipped; the session goes on.",
+            metadata={"kind": "line_too_long", "bytes": length},
+        )
+
+    def take(self) -> Batch:
+        """Return the batch that has gathered, with position and state, and begin a new one."""
+        self.transcript.flush_text()
+        batch = self.transcript.batch
+        batch.position = self.position
+        batch.state = self.state.encode()
+        self.transcript.batch = Batch()
+        return batch
+
+    def begin_request(self, method: str, turn_id: str = "") -> int:
+        """Give out the id of a request of ours, and remember what it is for."""
+        request_id = self.state.next_rpc
+        self.state.next_rpc += 1
+        self.state.in_flight[request_id] = InFlight(method=method, turn_id=turn_id)
+        return request_id
+
+    def queue_line(self, line: bytes) -> int:
+        """Give a line to the agent its number; it is sent after the commit that stores it. Offline: 0, nothing."""
+        if self.on_answer is None:
+            return 0
+        number = self.state.next_line
+        self.state.next_line += 1
+        ref = self.ref
+
+        def store(tx: Tx, _applied: Applied) -> None:
+            tx.run("outbox_insert", agent_execution_id=ref.execution_id, n=number, session_id=ref.session_id, line=line)
+
+        self.batch.add(store)
+        self.batch.lines.append((number, line))
+        self.batch.urgent = True
+        return number
+
+    def effect(self, effect: Effect) -> None:
+        """Hand an effect to the handlers: in the transaction, and after its commit."""
+        handlers, ref = self._handlers, self.ref
+        for notice in handlers.notices(ref, effect):
+            self.transcript.message(
+                author_type="system", type_=notice.type, content=notice.content, metadata=notice.metadata
+            )
+
+        def change(tx: Tx, applied: Applied) -> None:
+            applied.events.extend(handlers.in_commit(tx, ref, effect))
+
+        self.batch.add(change)
+        self.batch.after.append(lambda: handlers.committed(ref, effect))
+        self.batch.urgent = True
+
+    def agent_ended(self, *, stderr: str, why: str = "") -> None:
+        """Close everything of this execution: its agent is proven dead and its journal was read whole."""
+        turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
+        delivered = self.state.lines_begun >= self.state.prompt_line
+        self.transcript.end_turn(tools="unknown")
+        self.batch.add(close_permissions(self.ref, "expired"))
+        self.state.in_flight = {}
+        self.state.permissions = {}
+        self.effect(
+            AgentExited(
+                turn_id=turn,
+                exit_code=self.exit.code if self.exit else None,
+                signal=self.exit.signal if self.exit else None,
+                stderr=stderr,
+                delivered=delivered,
+                why=why,
+            )
+        )
+
+    def _marked(self, line: bytes) -> None:
+        record = records.parse(line)
+        match record:
+            case None:
+                self._event(acp.decode(records.unescape(line)))
+            case records.StdinLine():
+                self.state.lines_begun = max(self.state.lines_begun, record.n)
+            case records.StdinWritten():
+                self._written(record.n)
+            case records.Exited():
+                self.exit = record
+                self.batch.urgent = True
+            case _:
+                pass
+
+    def _written(self, number: int) -> None:
+        self.state.lines_written = max(self.state.lines_written, number)
+        execution_id = self.ref.execution_id
+
+        def forget(tx: Tx, _applied: Applied) -> None:
+            tx.run("outbox_written", agent_execution_id=execution_id, n=number)
+
+        self.batch.add(forget)
+
+    def _event(self, event: acp.Event) -> None:
+        match event:
+            case acp.Chunk():
+                if self._gate(event.kind, {}):
+                    self._heard()
+                    self.transcript.chunk(event)
+            case acp.Update():
+                if self._gate(event.kind, event.body):
+                    self._update(event)
+            case acp.Response():
+                self._response(event)
+            case acp.Request():
+                self._request(event)
+            case acp.Notification(method="$/cancel_request"):
+                self._withdrawn(event.params)
+            case acp.Noise():
+                self.noise += 1
+            case _:
+                pass  # an extension's notification; the protocol lets a client ignore it
+
+    def _gate(self, kind: str, body: Any) -> bool:
+        """Tell whether an update is live. A replay's content is counted and dropped (HIST-1, HIST-2)."""
+        if self.state.phase is Phase.LIVE:
+            return True
+        self.state.replayed[kind] = self.state.replayed.get(kind, 0) + 1
+        self.batch.size += 1
+        if kind in AGENT_STATE:
+            self.transcript.agent_state(kind, body)
+        elif kind == "plan":
+            self.transcript.set_agent_state("plan", body.get("entries"), "session.plan_changed")
+        return False
+
+    def _update(self, update: acp.Update) -> None:
+        if update.kind == "usage_update":
+            self._usage = {k: v for k, v in update.body.items() if k != "sessionUpdate"}
+            return
+        if update.kind == "session_info_update":
+            self.effect(SessionStatusEvent(token=self.state.agent_session_id))
+            self.batch.urgent = False
+            return
+        if update.kind not in SAID_NOTHING:
+            self._heard()
+        self.transcript.update(update)
+
+    def _heard(self) -> None:
+        self.said = True
+        if self.state.turn_accepted or not any(f.turn_id for f in self.state.in_flight.values()):
+            return
+        self._accepted()
+
+    def _accepted(self) -> None:
+        self.state.turn_accepted = True
+        if self.state.turn_injected:
+            self.state.resume_context_injected |= self.state.turn_injected == "history"
+            self.effect(PromptAccepted(turn_id=self.state.turn_id, injected=self.state.turn_injected))
+
+    def _response(self, response: acp.Response) -> None:
+        flight = self.state.in_flight.pop(response.id, None) if response.id is not None else None
+        if flight is None or response.id is None:
+            return
+        match flight.method:
+            case "initialize" if response.error is None:
+                self.state.initialize = response.result if isinstance(response.result, dict) else {}
+            case "session/new" | "session/load" | "session/resume" if response.error is None:
+                self._session_answered(flight.method, response.result)
+            case "session/prompt":
+                self._prompt_answered(flight.turn_id, response)
+            case _:
+                pass
+        self.batch.urgent = True
+        if self.on_answer is not None:
+            answer, request_id = self.on_answer, response.id
+            self.batch.after.append(lambda: answer(request_id, response))
+
+    def _session_answered(self, method: str, result: Any) -> None:
+        setup = acp.session_setup(result)
+        if method == "session/new":
+            self.state.agent_session_id = setup.session_id or ""
+            self.state.phase = Phase.LIVE
+            if setup.session_id:
+                self.effect(AcpSessionCreated(token=setup.session_id))
+        else:
+            self.state.restored = True
+            self.effect(SessionStatusEvent(token=self.state.agent_session_id))
+        if setup.current_mode or setup.modes:
+            modes = [{"id": mode.id, "name": mode.name, "description": mode.description} for mode in setup.modes]
+            self.transcript.set_agent_state("modes", modes, "session.mode_changed")
+            self.transcript.set_agent_state("mode", setup.current_mode, "session.mode_changed")
+        if setup.config_options:
+            self.transcript.set_agent_state("options", list(setup.config_options), "session.options_changed")
+
+    def _prompt_answered(self, turn_id: str, response: acp.Response) -> None:
+        reason, known = acp.stop_reason(response.result)
+        self.transcript.end_turn(tools="cancelled" if reason == "cancelled" else "unknown" if response.error else "")
+        self.batch.add(close_permissions(self.ref, "cancelled"))
+        self.state.permissions = {}
+        restored = self.state.restored
+        if response.error is not None:
+            self.effect(
+                PromptFailed(
+                    turn_id=turn_id,
+                    error=response.error,
+                    restored=restored,
+                    accepted=self.state.turn_accepted,
+                )
+            )
+            return
+        if not self.state.turn_accepted:
+            self._accepted()
+        self.state.restored = False
+        self.effect(
+            CompleteStreamEvent(
+                turn_id=turn_id,
+                token=self.state.agent_session_id,
+                stop_reason=reason,
+                known=known,
+                usage={**self._usage, **acp.usage(response.result)},
+                silent=not self.said,
+                restored=restored,
+            )
+        )
+
+    def _request(self, request: acp.Request) -> None:
+        if request.method != PERMISSION:
+            self.queue_line(acp.error(request.id, -32601, f"Method not found: {request.method}"))
+            return
+        ask = acp.permission(request.params)
+        kind = ask.kind or self.transcript.tool_kind(ask.tool_call_id)
+        chosen = acp.auto_permission(ask.options, kind, self._policy)
+        if chosen is not None:
+            self.queue_line(acp.permission_selected(request.id, chosen))
+        elif self._policy == "deny":
+            self.queue_line(acp.permission_cancelled(request.id))
+        self._heard()
+        self.transcript.close_text()
+        asked = permission_message(ask, chosen=chosen, refused=chosen is None and self._policy == "deny")
+        message = self.transcript.message(
+            author_type="agent", type_="permission_request", content=asked.content, metadata=asked.metadata
+        )
+        self.batch.add(ask_change(self.ref, message, request.id, asked))
+        self.batch.urgent = True
+        if asked.state is PermissionState.PENDING:
+            self.state.permissions[rpc_key(request.id)] = asked.id
+
+    def _withdrawn(self, params: Any) -> None:
+        """The agent takes a request back: the permission is closed, and its request answered -32800."""
+        request_id = params.get("requestId") if isinstance(params, dict) else None
+        ours = self.state.permissions.pop(rpc_key(request_id), None)
+        if ours is not None:
+            self.queue_line(acp.error(request_id, -32800, "Request cancelled"))
+            self.batch.add(close_permissions(self.ref, "cancelled", only=ours))

@@ -1,0 +1,169 @@
+"""Messages and the queue: what a person wrote is durable before it is acknowledged (PROMPT-1)."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from kandev.domain.models import (
+    TERMINAL_STATES,
+    Event,
+    HoldReason,
+    Message,
+    MessageId,
+    QueuedPrompt,
+    SessionState,
+    TaskSession,
+    TurnState,
+    new_id,
+    now,
+)
+from kandev.errors import Conflict, NotFound, SessionEnded
+from kandev.orchestrator.transitions import hold_queue, queue_event
+from kandev.protocols.jsonrpc import clean_text
+from kandev.store.database import Tx
+from kandev.store.rows import message_args
+from kandev.store.store import Store
+
+EXPORT_PAGE = 200
+NEWEST = 1 << 62
+SEARCH_LIMIT = 50
+SENDABLE_AGAIN = frozenset({TurnState.INTERRUPTED, TurnState.FAILED, TurnState.CANCELLED})
+
+
+class MessageService:
+    """Adds prompts and reads transcripts. `kick` makes the queue look at a session."""
+
+    def __init__(
+        self, store: Store, *, kick: Callable[[str], None], publish: Callable[[Sequence[Event]], None]
+    ) -> None:
+        self._store = store
+        self._kick = kick
+        self._publish = publish
+
+    async def add(self, task_id: str, session_id: str, content: str, client_message_id: str | None = None) -> Message:
+        """Store a prompt and its place in the queue in one transaction; the same client id gives the stored one.
+
+        A new message opens a queue that waited for a person. Raises SessionEnded, NotFound, StorageFull.
+        """
+        session = self._store.session(session_id, task_id=task_id)
+        known = self._known(session_id, client_message_id)
+        if known is not None:
+            return known
+        refuse_ended(session)
+        message = new_prompt(session_id, content, client_message_id)
+        stored, events = await self._store.write(lambda tx: _add_job(tx, session, message))
+        self._publish(events)
+        self._kick(session_id)
+        return stored
+
+    def _known(self, session_id: str, client_message_id: str | None) -> Message | None:
+        return self._store.message_by_client(session_id, client_message_id) if client_message_id else None
+
+    async def list(
+        self, session_id: str, *, before: int | None, after: int | None, limit: int
+    ) -> tuple[Sequence[Message], bool]:
+        """Return messages ascending, and whether more lie in that direction. Without a cursor: the newest page."""
+        session = self._store.session(session_id)
+        if after is not None:
+            page = self._store.messages_after(session.id, after=after, limit=limit + 1)
+            return page[:limit], len(page) > limit
+        page = self._store.messages_before(session.id, before=NEWEST if before is None else before, limit=limit + 1)
+        return page[-limit:], len(page) > limit
+
+    async def get(self, message_id: str) -> Message:
+        """Return one message whole."""
+        return self._store.message(message_id)
+
+    async def search(self, text: str, task_id: str | None) -> Sequence[dict[str, Any]]:
+        """Return where a text occurs in messages, newest first."""
+        rows = await self._store.database.scan("messages_search", text=text, task_id=task_id or "", limit=SEARCH_LIMIT)
+        return [dict(row) for row in rows]
+
+    async def queue(self, session_id: str) -> tuple[Sequence[QueuedPrompt], str]:
+        """Return what is queued, and why the queue is held ('' is open)."""
+        session = self._store.session(session_id)
+        return self._store.queue(session.id), session.queue_held
+
+    async def cancel_queued(self, session_id: str, message_id: str) -> None:
+        """Withdraw a prompt that no turn has taken; it leaves no trace (PROMPT-8)."""
+        session = self._store.session(session_id)
+
+        def job(tx: Tx) -> list[Event]:
+            if tx.one("queue_take", message_id=message_id, session_id=session_id) is None:
+                raise Conflict("This prompt was sent already, or is not in the queue.", reason="already_sent")
+            tx.run("message_delete", id=message_id)
+            return [queue_event(tx, session_id, session.task_id)]
+
+        self._publish(await self._store.write(job))
+
+    async def resume_queue(self, session_id: str) -> None:
+        """Open the queue: a person says that it goes on."""
+        session = self._store.session(session_id)
+        refuse_ended(session)
+        self._publish(await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN)))
+        self._kick(session_id)
+
+    async def send_again(self, session_id: str, turn_id: str) -> Message:
+        """Send the prompt of a turn that was cut, as a new message: a person's decision, never automatic (PROMPT-4)."""
+        turn = self._store.turn(turn_id)
+        if turn.session_id != session_id:
+            raise NotFound(f"There is no turn {turn_id} in this session.", id=turn_id)
+        if turn.state not in SENDABLE_AGAIN:
+            raise Conflict(f"The turn is {turn.state}; there is nothing to send again.", reason="not_possible")
+        prompt = self._store.message(turn.message_id)
+        session = self._store.session(session_id)
+        # One repetition for a turn, however often the button is pressed.
+        return await self.add(session.task_id, session_id, prompt.content, f"again-{turn_id}")
+
+    async def export(self, session_id: str) -> AsyncIterator[bytes]:
+        """Yield a session as JSON lines: the session, then its messages in order."""
+        session = self._store.session(session_id)
+        yield msgspec.json.encode({"kind": "session", "session": session}) + b"\n"
+        after = 0
+        while page := self._store.messages_after(session_id, after=after, limit=EXPORT_PAGE):
+            for message in page:
+                yield msgspec.json.encode({"kind": "message", "message": message}) + b"\n"
+                after = message.seq or after
+
+
+def refuse_ended(session: TaskSession) -> None:
+    """Raise SessionEnded for a session that takes no prompt."""
+    if session.state in TERMINAL_STATES or session.intent:
+        reason = "session_completed" if session.state is SessionState.COMPLETED else "session_ended"
+        raise SessionEnded(
+            f"The session is {session.state} and takes no prompt. `recover` brings it back, unless it is COMPLETED.",
+            reason=reason,
+        )
+
+
+def new_prompt(session_id: str, content: str, client_message_id: str | None) -> Message:
+    """Return a prompt that has no place yet (PROMPT-8). Lone surrogates are replaced (HIST-6)."""
+    stamp = now()
+    return Message(
+        id=MessageId(new_id()),
+        session_id=session_id,  # type: ignore[arg-type]  # a SessionId by where it came from
+        seq=None,
+        author_type="user",
+        type="message",
+        content=clean_text(content),
+        created_at=stamp,
+        updated_at=stamp,
+        client_message_id=client_message_id,
+    )
+
+
+def _add_job(tx: Tx, session: TaskSession, message: Message) -> tuple[Message, list[Event]]:
+    """Store message and queue entry. Two requests with one client id: the second finds the first (PROMPT-2)."""
+    if message.client_message_id:
+        stored = tx.one("message_by_client", session_id=session.id, client_message_id=message.client_message_id)
+        if stored is not None:
+            return Message(**{**msgspec.structs.asdict(message), "id": stored["id"], "seq": stored["seq"]}), []
+    current = tx.one("session_get", id=session.id)
+    if current is None:
+        raise NotFound(f"There is no session {session.id}.", id=session.id)
+    refuse_ended(msgspec.structs.replace(session, state=SessionState(current["state"]), intent=current["intent"]))
+    tx.run("message_insert", **message_args(message))
+    tx.run("queue_insert_last", message_id=message.id, session_id=session.id, created_at=message.created_at)
+    events = hold_queue(tx, session.id, HoldReason.OPEN) if current["queue_held"] != HoldReason.PARKED else []
+    return message, events or [queue_event(tx, session.id, session.task_id)]

@@ -1,0 +1,135 @@
+"""What the server itself says in a transcript: what happened, what was kept, what to do next (UI-4)."""
+
+from typing import Any
+
+from kandev.domain.failures import FailureCause, PromptFailure, classify_prompt_failure
+from kandev.domain.models import Event, Message, MessageId, SessionId, TurnId, new_id, now
+from kandev.lifecycle.batch import message_event
+from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Notice, PromptFailed
+from kandev.protocols.acp import error_text
+from kandev.store.database import Tx
+from kandev.store.rows import message_args
+from kandev.store.store import Store
+
+ON_PURPOSE = {
+    "idle": "The agent was idle and was ended to free memory.",
+    "stopping": "The backend was stopped in the middle of this turn.",
+    "stopped": "The session was stopped in the middle of this turn.",
+    "backend_killed": "The backend was killed in the middle of this turn, and the agent with it.",
+    "cancel_forced": "The agent did not end the turn when asked, and was ended by force.",
+}
+
+
+def write_notice(tx: Tx, message: Message, task_id: str) -> Event:
+    """Store a notice in its place; return what is published."""
+    tx.run("message_insert", **message_args(message))
+    return message_event("session.message.added", message, task_id)
+
+
+def placed_notice(store: Store, session_id: str, notice: Notice, *, turn_id: str = "") -> Message:
+    """Give a notice its place in the transcript. Call it in the loop, just before the job that writes it."""
+    stamp = now()
+    return Message(
+        id=MessageId(new_id()),
+        session_id=SessionId(session_id),
+        turn_id=TurnId(turn_id) if turn_id else None,
+        seq=store.next_seq(session_id),
+        author_type="system",
+        type=notice.type,
+        content=notice.content,
+        metadata=notice.metadata,
+        created_at=stamp,
+        updated_at=stamp,
+    )
+
+
+def status(kind: str, content: str, *actions: str, **details: Any) -> Notice:
+    """Return a status message; `actions` are what a client offers with it."""
+    metadata = {"kind": kind, **details, **({"actions": list(actions)} if actions else {})}
+    return Notice(type="status", content=content, metadata=metadata)
+
+
+def of_exit(exited: AgentExited, *, turn_open: bool, parked: bool) -> list[Notice]:
+    """Return what is said when an agent ended: nothing when it was idle, or ended on purpose between turns."""
+    said: list[Notice] = []
+    if turn_open and not exited.delivered:
+        text = f"{_how_it_ended(exited)} It had not taken the prompt yet; the prompt is first in the queue again."
+        said.append(status("not_delivered", text))
+    elif turn_open:
+        text = (
+            f"{ON_PURPOSE.get(exited.why) or _how_it_ended(exited)} What it said until then is kept; tool calls "
+            "without a result may have run. The next message brings the agent back; nothing is sent again by itself."
+        )
+        details = {"exit_code": exited.exit_code, "signal": exited.signal, "stderr": exited.stderr[-2000:]}
+        said.append(status("interrupted", text, "send_again", turn_id=exited.turn_id, **details))
+    if parked:
+        said.append(
+            status(
+                "parked",
+                "The agent ended five times within a minute, so it is not started again by itself. Everything is "
+                "kept. Look at `kandev logs`, mend the cause, then resume.",
+                "resume",
+            )
+        )
+    return said
+
+
+def _how_it_ended(exited: AgentExited) -> str:
+    if exited.exit_code is not None:
+        return f"The agent ended in the middle of this turn (exit code {exited.exit_code})."
+    if exited.signal:
+        return f"The agent was killed in the middle of this turn (signal {exited.signal})."
+    return "The backend was killed in the middle of this turn, and the agent with it."
+
+
+def of_prompt_failure(failed: PromptFailed, *, token: str, login_hint: str) -> list[Notice]:
+    """Return what is said when a prompt was answered with an error."""
+    text = error_text(failed.error, hide=token)
+    cause = prompt_cause(failed, token=token)
+    if cause is FailureCause.UNKNOWN_SESSION:
+        return [rejected_notice(text, turn_id=failed.turn_id)]
+    if cause is FailureCause.LOGIN_NEEDED:
+        return [login_notice(text, login_hint)]
+    content = f"The agent ended the turn with an error: {text}"
+    return [Notice(type="error", content=content, metadata={"kind": "turn_failed", "turn_id": failed.turn_id})]
+
+
+def prompt_cause(failed: PromptFailed, *, token: str) -> FailureCause | None:
+    """Return what a prompt's error means for the session, None: nothing beyond this turn (WIRE-9)."""
+    kind = classify_prompt_failure(failed.error, session_id=token)
+    if kind is PromptFailure.UNKNOWN_SESSION and failed.restored:
+        return FailureCause.UNKNOWN_SESSION
+    return FailureCause.LOGIN_NEEDED if kind is PromptFailure.LOGIN else None
+
+
+def rejected_notice(text: str, *, turn_id: str = "") -> Notice:
+    """TOK-1: the agent does not know the session any more."""
+    content = (
+        f"The agent does not know this session any more ({text}). The transcript here is complete; the agent's own "
+        "memory of it is not available. Your next message starts a new agent session; or continue with a recap, or "
+        "try the old session again."
+    )
+    return status("rejected", content, "recap", "fresh_start", "retry_token", turn_id=turn_id)
+
+
+def login_notice(text: str, login_hint: str) -> Notice:
+    """TOK-13: nothing is wrong with the session."""
+    hint = f" Run `{login_hint}` in a terminal, then resume." if login_hint else " Log in, then resume."
+    return status(
+        "login", f"The agent asks for a login: {text}. The session is kept.{hint}", "resume", command=login_hint
+    )
+
+
+def of_completion(done: CompleteStreamEvent) -> list[Notice]:
+    """Return what is said at a turn's end: an unknown stop reason, or a turn without a word."""
+    said: list[Notice] = []
+    if not done.known:
+        said.append(status("stop_reason", f"The agent ended the turn with {done.stop_reason or 'no reason'!r}."))
+    if done.silent and done.stop_reason != "cancelled":
+        text = "The agent ended the turn without a word."
+        if done.restored:
+            text += " It was just restored and may have lost its memory; you can continue with a recap."
+            said.append(status("empty_turn", text, "recap"))
+        else:
+            said.append(status("empty_turn", text))
+    return said

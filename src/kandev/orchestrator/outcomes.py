@@ -1,0 +1,135 @@
+"""What a failed start leaves behind: state, token, queue, outcome and notice in one commit (design, section 4)."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from kandev.domain.failures import (
+    FailureCause,
+    Outcome,
+    PromptFailure,
+    TokenFate,
+    classify_failure,
+    classify_prompt_failure,
+)
+from kandev.domain.models import Event, HoldReason, ResumeOutcome, RowStatus, SessionState, TaskSession, TaskState, now
+from kandev.domain.states import SessionEvent, TaskEvent
+from kandev.errors import KandevError, RequestFailed
+from kandev.lifecycle.effects import Notice
+from kandev.orchestrator import notices
+from kandev.orchestrator.event_handlers import count_failure, set_token_aside
+from kandev.orchestrator.starting import Start, cause_of
+from kandev.orchestrator.transitions import LIVES, hold_queue, move_session, move_task
+from kandev.protocols.acp import error_text
+from kandev.store.database import Tx
+from kandev.store.rows import to_json
+from kandev.store.store import Store
+
+QUIET = frozenset({FailureCause.USER_CANCELLED, FailureCause.BACKEND_STOPPING})
+COUNTED = frozenset({FailureCause.START_FAILED, FailureCause.AGENT_DIED})
+EVENTS = {
+    FailureCause.UNKNOWN_SESSION: SessionEvent.TOKEN_REJECTED,
+    FailureCause.CANNOT_RESTORE: SessionEvent.TOKEN_REJECTED,
+    FailureCause.AGENT_DIED: SessionEvent.AGENT_LOST,
+    FailureCause.START_FAILED: SessionEvent.START_FAILED,
+}
+
+
+def outcome_args(outcome: ResumeOutcome) -> Mapping[str, Any]:
+    """Return the arguments of `resume_insert`."""
+    args = msgspec.structs.asdict(outcome)
+    return {**args, "stages": to_json(outcome.stages), "replayed": to_json(outcome.replayed)}
+
+
+async def record_failure(
+    store: Store, start: Start, error: KandevError, *, publish: Callable[[Sequence[Event]], None]
+) -> None:
+    """Store what became of a session whose agent could not be started, and publish it."""
+    session = store.session(start.session_id)
+    settings = msgspec.json.decode(store.settings(session.id).agent_config)
+    cause = cause_of(error, start, login=_asks_for_login(error))
+    lives = any(other.state in LIVES for other in store.sessions(session.task_id) if other.id != session.id)
+    outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
+    notice = _notice(cause, error, outcome, login_hint=settings.get("login_hint", ""))
+    message = notices.placed_notice(store, session.id, notice) if notice else None
+    stored = start.outcome(error=error.message, reason=str(cause))
+
+    def job(tx: Tx) -> list[Event]:
+        events = _settle(tx, session, cause, outcome, error.message)
+        if start.execution is not None:
+            tx.one(
+                "executor_set_status",
+                session_id=session.id,
+                agent_execution_id=start.execution.ref.execution_id,
+                status=RowStatus.FAILED,
+                now=now(),
+            )
+        if message is not None:
+            events.append(notices.write_notice(tx, message, session.task_id))
+        tx.run("resume_insert", **outcome_args(stored))
+        return events
+
+    events = await store.write(job)
+    code = {"code": error.code, "reason": error.reason or str(cause), "cause": str(cause), "message": error.message}
+    publish([*events, start.event("session.resume.failed", code)])
+
+
+def _settle(tx: Tx, session: TaskSession, cause: FailureCause, outcome: Outcome, error: str) -> list[Event]:
+    session_id, task_id = session.id, session.task_id
+    event = EVENTS.get(cause, SessionEvent.START_UNDONE)
+    row = tx.one("session_get", id=session_id)
+    if event is SessionEvent.START_UNDONE and row is not None and row["state"] == SessionState.CREATED:
+        return []
+    events = move_session(tx, session_id, event, error="" if cause in QUIET else error)
+    if outcome.token is TokenFate.SET_ASIDE:
+        set_token_aside(tx, session_id)
+    if outcome.task_state is TaskState.REVIEW:
+        events += move_task(tx, task_id, TaskEvent.SESSION_WAITING, session_id=session_id)
+    elif outcome.task_state is TaskState.FAILED:
+        events += move_task(tx, task_id, TaskEvent.SESSION_FAILED, session_id=session_id)
+    if outcome.hold is not HoldReason.OPEN:
+        events += hold_queue(tx, session_id, outcome.hold)
+    if cause in COUNTED:
+        events += count_failure(tx, session_id)
+    return events
+
+
+def _asks_for_login(error: KandevError) -> bool:
+    if not isinstance(error, RequestFailed) or not isinstance(error.error, Mapping):
+        return False
+    return classify_prompt_failure(error.error, session_id="") is PromptFailure.LOGIN
+
+
+def _notice(cause: FailureCause, error: KandevError, outcome: Outcome, *, login_hint: str) -> Notice | None:
+    """UI-4: what happened, what was kept, and which action goes on."""
+    if cause in QUIET:
+        return None
+    if cause is FailureCause.LOGIN_NEEDED:
+        raw = error.error if isinstance(error, RequestFailed) else None
+        return notices.login_notice(error_text(raw) if raw else error.message, login_hint)
+    if cause in {FailureCause.UNKNOWN_SESSION, FailureCause.CANNOT_RESTORE}:
+        return notices.rejected_notice(error.message)
+    kept = "The session, its transcript and its queue are kept."
+    texts = {
+        FailureCause.IN_USE: f"The agent's session is open elsewhere{_owner(error)}. Close it there, then resume.",
+        FailureCause.INACTIVE: f"The agent did not answer: {error.message} Resume to try again.",
+        FailureCause.UNREACHABLE: f"The agent cannot be reached: {error.message} Resume to try again.",
+        FailureCause.AGENT_DIED: f"The agent ended while it was restoring: {error.message} Resume to try again.",
+        FailureCause.START_FAILED: f"The agent could not be started: {error.message}",
+    }
+    text = f"{texts.get(cause, error.message)} {kept}"
+    return Notice(
+        type="error" if cause is FailureCause.START_FAILED else "status",
+        content=text,
+        metadata={"kind": str(cause), "actions": list(outcome.actions), **_died_details(error)},
+    )
+
+
+def _owner(error: KandevError) -> str:
+    owner = error.details.get("owner")
+    return f" ({owner})" if owner else ""
+
+
+def _died_details(error: KandevError) -> dict[str, Any]:
+    return {key: error.details[key] for key in ("exit_code", "stderr") if error.details.get(key)}

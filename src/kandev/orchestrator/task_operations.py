@@ -1,0 +1,423 @@
+"""What can be done with a session: look, resume, bring back, cancel, stop, set.
+
+Specification: "GetTaskSessionStatus", "ResumeTaskSession", "ensureSessionRunning".
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from kandev.agents.registry import AgentRegistry
+from kandev.domain.constants import Timing
+from kandev.domain.models import (
+    TERMINAL_STATES,
+    Event,
+    ExecutorRunning,
+    HoldReason,
+    PermissionState,
+    ResumeOutcome,
+    SessionState,
+    TaskSession,
+    TurnState,
+    fingerprint,
+    now,
+    seconds_since,
+)
+from kandev.domain.resume import evaluate_status
+from kandev.domain.states import SessionEvent, TaskEvent
+from kandev.errors import Conflict, ExecutionNotFoundError, NotFound, RequestFailed, SessionEnded
+from kandev.lifecycle.execution import AgentExecution
+from kandev.lifecycle.manager import LifecycleManager
+from kandev.lifecycle.permissions import close_permissions
+from kandev.lifecycle.session_history import SessionHistoryManager
+from kandev.orchestrator.event_handlers import set_token_aside
+from kandev.orchestrator.executor import Executor
+from kandev.orchestrator.prompt_queue import PromptQueue
+from kandev.orchestrator.recap import render_recap
+from kandev.orchestrator.transitions import hold_queue, move_session, move_task
+from kandev.orchestrator.views import ResumeAnswer, SessionStatus, SessionView, session_view
+from kandev.protocols import acp
+from kandev.store.database import Tx
+from kandev.store.rows import to_json
+from kandev.store.store import Store
+
+# What an agent of a runtime survives beside its own idleness.
+SURVIVES: Mapping[str, Sequence[str]] = {"standalone": []}
+
+
+class TaskOperations:
+    """The orchestrator's operations on sessions."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        executor: Executor,
+        manager: LifecycleManager,
+        queue: PromptQueue,
+        history: SessionHistoryManager,
+        registry: AgentRegistry,
+        timing: Timing,
+        boot_time: str,
+        context_chars: int,
+        spawn: Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"],
+        publish: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self._store = store
+        self._executor = executor
+        self._manager = manager
+        self._queue = queue
+        self._history = history
+        self._registry = registry
+        self._timing = timing
+        self._boot_time = boot_time
+        self._context_chars = context_chars
+        self._spawn = spawn
+        self._publish = publish
+
+    # ---- status
+
+    async def get_task_session_status(self, task_id: str, session_id: str) -> SessionStatus:
+        """Evaluate the four cases, and tell everything that a page shows about the session's agent."""
+        return self.status(task_id, session_id)
+
+    def status(self, task_id: str, session_id: str) -> SessionStatus:
+        """The same without awaiting; a few reads by key."""
+        store = self._store
+        session, row = store.session(session_id, task_id=task_id), store.executor(session_id)
+        execution = self._executor.running(session_id)
+        decision = evaluate_status(
+            session, row, agent_in_memory=execution is not None, recently_seen=self._recently_seen(session, row)
+        )
+        turn = store.open_turn(session_id)
+        start = self._executor.starting(session_id)
+        resumes = store.resumes(session_id, limit=1)
+        permissions = len(store.pending_permissions(session_id))
+        return SessionStatus(
+            session_id=session.id,
+            task_id=session.task_id,
+            state=session.state,
+            is_agent_running=execution is not None,
+            is_resumable=decision.is_resumable,
+            needs_resume=decision.needs_resume,
+            resume_reason=decision.reason,
+            recover_actions=recover_actions(session, row),
+            acp_session_id=fingerprint(row.resume_token) if row else "",
+            agent=session.agent,
+            runtime=session.runtime,
+            worktree_path=row.worktree_path if row else "",
+            worktree_branch=row.worktree_branch if row else "",
+            updated_at=session.updated_at,
+            interrupted=session.interrupted,
+            turn=msgspec.to_builtins(turn) if turn else None,
+            last_turn=msgspec.to_builtins(turn or store.last_turn(session_id)),
+            stage=start.stage if start else "",
+            queued=len(store.queue(session_id)),
+            queue_held=session.queue_held,
+            pending_permissions=permissions,
+            needs=_needs(session, permissions),
+            how=resumes[0].how if resumes else "",
+            error=session.error_message,
+        )
+
+    def _recently_seen(self, session: TaskSession, row: ExecutorRunning | None) -> bool:
+        """Case 2: STARTING or RUNNING, and its row was written in this boot less than 30 s ago."""
+        if row is None or session.state not in {SessionState.STARTING, SessionState.RUNNING}:
+            return False
+        this_boot = row.last_seen_at >= self._boot_time
+        return this_boot and seconds_since(row.last_seen_at) < self._timing.recently_seen_s
+
+    # ---- start, resume, recover
+
+    async def resume_task_session(self, task_id: str, session_id: str, *, wait: bool = False) -> ResumeAnswer:
+        """Resume a session: answered once its instance is stored, or with `wait` once its agent is ready.
+
+        A person asked, so the queue is opened. Raises SessionEnded for FAILED, COMPLETED and CANCELLED.
+        """
+        session = self._store.session(session_id, task_id=task_id)
+        if session.state in TERMINAL_STATES:
+            reason = "session_completed" if session.state is SessionState.COMPLETED else "session_ended"
+            raise SessionEnded(
+                f"The session is {session.state}. Everything in it is kept; `recover` can bring it back.",
+                reason=reason,
+                actions=recover_actions(session, self._store.executor(session_id)),
+            )
+        answer = await self._executor.resume_session(session_id)
+        if wait:
+            await self._executor.ensure_running(session_id)
+            answer = msgspec.structs.replace(answer, state=self._store.session(session_id).state)
+        return answer
+
+    async def start_session(self, session_id: str) -> SessionView:
+        """Start a session that was created without starting it; a session that runs is left alone."""
+        session = self._store.session(session_id)
+        self._publish(await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN)))
+        await self.resume_task_session(session.task_id, session_id)
+        return session_view(self._store.session(session_id), self._store.executor(session_id))
+
+    async def ensure_session_running(self, session_id: str) -> AgentExecution:
+        """Return the live agent of a session, resuming it first where there is none (within 90 s)."""
+        return await self._executor.ensure_running(session_id)
+
+    async def recover(self, task_id: str, session_id: str, action: str) -> ResumeAnswer:
+        """Bring a session back in the way a person chose; FAILED, CANCELLED and parked ones too. COMPLETED is final."""
+        session = self._store.session(session_id, task_id=task_id)
+        if session.state is SessionState.COMPLETED:
+            raise SessionEnded("The session is COMPLETED, which is final.", reason="session_completed")
+        if action not in recover_actions(session, self._store.executor(session_id)):
+            raise Conflict(f"{action!r} is not possible for this session now.", reason="not_possible")
+        execution = self._manager.get(session_id)
+        if execution is not None and action != "recap":
+            await self._end_for_recovery(execution, session_id)
+        events = await self._store.write(lambda tx: _recover_job(tx, session, action))
+        if action == "fresh_start":
+            await self._history.boundary(session_id)
+        self._publish(events)
+        answer = await self._executor.resume_session(session_id)
+        self._queue.kick(session_id)
+        return answer
+
+    async def _end_for_recovery(self, execution: AgentExecution, session_id: str) -> None:
+        if execution.in_turn:
+            raise Conflict("A turn is running. Cancel it first.", reason="turn_running")
+        if not await self._executor.give_up(session_id, "cancelled"):
+            await self._manager.stop(execution, why="recover", grace_s=self._timing.stop_grace_s)
+
+    # ---- cancel, stop
+
+    async def cancel_turn(self, task_id: str, session_id: str) -> None:
+        """Cancel the turn, or the resume that is under way; hold the queue. Never waits for a lock (RACE-6)."""
+        session = self._store.session(session_id, task_id=task_id)
+
+        def job(tx: Tx) -> list[Event]:
+            tx.one("turn_cancel_request", session_id=session_id, now=now())
+            return hold_queue(tx, session_id, HoldReason.CANCELLED)
+
+        self._publish(await self._store.write(job))
+        if await self._executor.give_up(session_id, "cancelled"):
+            return
+        execution = self._manager.get(session_id)
+        if execution is None or not execution.in_turn:
+            if session.state is not SessionState.RUNNING:
+                return
+            raise Conflict("No turn is running that could be cancelled.", reason="no_turn")
+        await self._ask_to_cancel(execution)
+        self._spawn(self._force_cancel(execution, execution.state.turn_id), f"cancel {session_id}")
+
+    async def _ask_to_cancel(self, execution: AgentExecution) -> None:
+        """Answer every pending permission "cancelled", then send session/cancel (WIRE-14)."""
+        reader = execution.ingest.reader
+        for key in list(execution.state.permissions):
+            reader.queue_line(acp.permission_cancelled(msgspec.json.decode(key)))
+        execution.state.permissions = {}
+        reader.batch.add(close_permissions(execution.ref, PermissionState.CANCELLED))
+        with contextlib.suppress(ExecutionNotFoundError):  # the agent ended meanwhile, and the turn with it
+            await execution.ingest.transmit(acp.cancel(execution.agent_session_id))
+
+    async def _force_cancel(self, execution: AgentExecution, turn_id: str) -> None:
+        """After ten seconds without an end of the turn, end the agent (STATE-11)."""
+        try:
+            await asyncio.wait_for(execution.ended.wait(), self._timing.cancel_force_s)
+        except TimeoutError:
+            if execution.in_turn and execution.state.turn_id == turn_id:
+                await self._manager.stop(execution, why="cancel_forced", grace_s=0)
+
+    async def stop_session(self, task_id: str, session_id: str) -> SessionView:
+        """Stop a session for good: its agent ends, CANCELLED, task in review; `recover` brings it back (CRASH-13)."""
+        session = self._store.session(session_id, task_id=task_id)
+        if session.state is SessionState.COMPLETED:
+            raise SessionEnded("The session is COMPLETED already.", reason="session_completed")
+        await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent="stop", now=now()))
+        await self.end_agent(session_id, why="stopped")
+        await self.finish_stop(session_id)
+        return session_view(self._store.session(session_id), self._store.executor(session_id))
+
+    async def end_agent(self, session_id: str, *, why: str) -> None:
+        """End whatever runs for a session: a start without grace, an agent gently."""
+        await self._executor.give_up(session_id, why)
+        execution = self._manager.get(session_id)
+        if execution is not None:
+            grace = self._timing.stop_grace_s if execution.ready else 0
+            await self._manager.stop(execution, why=why, grace_s=grace)
+
+    async def finish_stop(self, session_id: str) -> None:
+        """Store that a stop is carried out; start-up calls this for stops that a crash cut short."""
+        session = self._store.session(session_id)
+
+        def job(tx: Tx) -> list[Event]:
+            events = move_session(tx, session_id, SessionEvent.STOP)
+            events += hold_queue(tx, session_id, HoldReason.STOPPED)
+            events += move_task(tx, session.task_id, TaskEvent.SESSION_STOPPED, session_id=session_id)
+            tx.run("session_set_intent", id=session_id, intent="", now=now())
+            return events
+
+        self._publish(await self._store.write(job))
+
+    # ---- settings
+
+    async def set_mode(self, session_id: str, mode_id: str) -> dict[str, Any]:
+        """Set the agent's mode and keep it for every later start (WIRE-12). Without an agent it is only kept."""
+        return await self._set(
+            session_id,
+            method="session/set_mode",
+            build=lambda n, agent: acp.set_mode(n, agent, mode_id),
+            keep=lambda tx: tx.run("session_set_mode", id=session_id, mode=mode_id, now=now()),
+            told=Event(action="session.mode_changed", session_id=session_id, payload={"mode": mode_id}),
+        )
+
+    async def set_config_option(self, session_id: str, config_id: str, value: str | bool) -> dict[str, Any]:  # noqa: FBT001 - the option's value
+        """Set one of the agent's options and keep it for every later start."""
+        options = {**self._store.session(session_id).config_options, config_id: value}
+        return await self._set(
+            session_id,
+            method="session/set_config_option",
+            build=lambda n, agent: acp.set_config_option(n, agent, config_id, value),
+            keep=lambda tx: tx.run("session_set_options", id=session_id, config_options=to_json(options), now=now()),
+            told=Event(action="session.options_changed", session_id=session_id, payload={"chosen": options}),
+        )
+
+    async def _set(
+        self,
+        session_id: str,
+        *,
+        method: str,
+        build: Callable[[int, str], bytes],
+        keep: Callable[[Tx], object],
+        told: Event,
+    ) -> dict[str, Any]:
+        session = self._store.session(session_id)
+        execution = self._executor.running(session_id)
+        answer: Any = None
+        if execution is not None:
+            try:
+                response = await execution.ingest.request(
+                    method,
+                    lambda n: build(n, execution.agent_session_id),
+                    inactivity_s=self._timing.rpc_inactivity_s,
+                )
+            except RequestFailed as error:
+                raise Conflict(f"The agent refused: {error.message}", reason="agent_refused") from error
+            answer = response.result
+        await self._store.write(keep)
+        self._publish([msgspec.structs.replace(told, task_id=session.task_id)])
+        return {"applied": execution is not None, "answer": answer}
+
+    # ---- looking
+
+    async def logs(self, session_id: str, limit: int) -> dict[str, Any]:
+        """Return the end of the agent's stderr, and the stages of the resumes."""
+        session = self._store.session(session_id)
+        execution = self._manager.get(session.id)
+        stderr = await execution.client.stderr_tail(limit) if execution is not None else ""
+        outcomes: list[ResumeOutcome] = self._store.resumes(session_id)
+        if not stderr:
+            last = self._store.last_turn(session_id)
+            stderr = last.error if last and last.state is TurnState.INTERRUPTED else ""
+        return {"stderr": stderr, "stages": [msgspec.to_builtins(outcome) for outcome in outcomes]}
+
+    async def recap_preview(self, session_id: str) -> dict[str, Any]:
+        """Return the recap as an agent would be told it."""
+        session = self._store.session(session_id)
+        source = self._store.recap_source(session.id)
+        rendered = render_recap(self._store, source, "(your next message)", limit=self._context_chars)
+        return {"text": rendered.text, "messages_used": rendered.used, "messages_total": rendered.total}
+
+    async def rebuild_workspace(self, session_id: str) -> dict[str, Any]:
+        """Validate the session's directory, and make it again where that is possible."""
+        prepared = await self._executor.rebuild_workspace(session_id)
+        return {"how": prepared.how, "path": prepared.workspace.path, "note": prepared.note}
+
+    async def list_agents(self) -> list[dict[str, Any]]:
+        """Return the agents with their flags, and whether each could be started now."""
+        return [self._agent_view(agent.name) for agent in self._registry.all()]
+
+    async def check_agent(self, name: str) -> dict[str, Any]:
+        """Return one agent. Raises NotFound."""
+        return self._agent_view(name)
+
+    def _agent_view(self, name: str) -> dict[str, Any]:
+        agent, check = self._registry.get(name), self._registry.check(name, os.environ)
+        return {
+            "display_name": agent.display_name,
+            "protocol": agent.protocol,
+            "native_session_resume": agent.session.native_session_resume,
+            "history_context_injection": agent.session.history_context_injection,
+            "resume_flag": agent.session.resume_flag,
+            **msgspec.structs.asdict(check),
+        }
+
+    async def list_runtimes(self) -> list[dict[str, Any]]:
+        """Return the runtimes of this backend and what their agents survive."""
+        return [{"name": name, "survives": SURVIVES.get(name, [])} for name in self._manager.runtime_names]
+
+    async def find(self, prefix: str) -> dict[str, str]:
+        """Return the session, or the newest session of the task, whose id begins with `prefix`."""
+        database = self._store.database
+        sessions = database.all("ids_like_session", prefix=prefix)
+        tasks = database.all("ids_like_task", prefix=prefix)
+        candidates = [row["id"] for row in (*sessions, *tasks)]
+        exact = [c for c in candidates if c == prefix]
+        if len(exact or candidates) > 1:
+            raise Conflict(f"{prefix!r} could be any of several.", reason="ambiguous", candidates=candidates)
+        if not candidates:
+            raise NotFound(f"No session and no task begins with {prefix!r}.", id=prefix)
+        if sessions:
+            return {"task_id": sessions[0]["task_id"], "session_id": sessions[0]["id"]}
+        newest = database.one("newest_session_of_task", task_id=tasks[0]["id"])
+        return {"task_id": tasks[0]["id"], "session_id": newest["id"] if newest else ""}
+
+
+def recover_actions(session: TaskSession, row: ExecutorRunning | None) -> list[str]:
+    """Return the actions of `task.session.recover` that are possible now."""
+    if row is None or session.state in {SessionState.COMPLETED, SessionState.CREATED}:
+        return []
+    actions = ["resume", "fresh_start", "recap"]
+    if row.metadata.get("previous_token"):
+        actions.append("retry_token")
+    return actions
+
+
+def _needs(session: TaskSession, permissions: int) -> str:
+    """Return what the session needs of a person: permission, login, decision, or none."""
+    if permissions:
+        return "permission"
+    if session.queue_held == HoldReason.LOGIN:
+        return "login"
+    decisions = {HoldReason.TOKEN_REJECTED, HoldReason.PARKED, HoldReason.INTERRUPTED, HoldReason.MODE}
+    return "decision" if session.queue_held in decisions or session.state is SessionState.FAILED else "none"
+
+
+def _recover_job(tx: Tx, session: TaskSession, action: str) -> list[Event]:
+    """Reset what stands in the way, and set what the action asks for, in one transaction (TOK-10, CRASH-11)."""
+    events = move_session(tx, session.id, SessionEvent.RECOVER)
+    tx.run("session_set_failures", id=session.id, failures="[]", parked_reason="")
+    tx.run("session_set_intent", id=session.id, intent="", now=now())
+    if action == "fresh_start":
+        set_token_aside(tx, session.id)
+    if action == "recap":
+        tx.run("session_set_recap", id=session.id, recap_pending=1)
+    if action == "retry_token":
+        _put_token_back(tx, session.id)
+    return events + hold_queue(tx, session.id, HoldReason.OPEN)
+
+
+def _put_token_back(tx: Tx, session_id: str) -> None:
+    row = tx.one("executor_get", session_id=session_id)
+    metadata = msgspec.json.decode(row["metadata"]) if row is not None else {}
+    token = metadata.pop("previous_token", "")
+    if row is None or not token:
+        raise Conflict("There is no earlier session to try again.", reason="not_possible")
+    metadata.pop("fresh_after_reject", None)
+    metadata["token_proven"] = True
+    tx.one(
+        "executor_swap_token",
+        session_id=session_id,
+        observed_token=row["resume_token"],
+        resume_token=token,
+        metadata=to_json(metadata),
+        now=now(),
+    )

@@ -1,0 +1,329 @@
+"""Tasks and their sessions: created in one transaction (CRASH-1), ended by a stored intention (CRASH-13)."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from kandev.agents.base import AgentConfig
+from kandev.agents.registry import AgentRegistry
+from kandev.domain.models import (
+    Event,
+    HoldReason,
+    ResumeOutcome,
+    RowStatus,
+    SessionId,
+    SessionState,
+    Task,
+    TaskId,
+    TaskSession,
+    TaskState,
+    new_id,
+    now,
+)
+from kandev.domain.states import SessionEvent, TaskEvent
+from kandev.errors import Conflict, Invalid, KandevError
+from kandev.lifecycle.session_history import SessionHistoryManager
+from kandev.orchestrator.messages import new_prompt
+from kandev.orchestrator.task_operations import TaskOperations
+from kandev.orchestrator.transitions import move_session, move_task
+from kandev.orchestrator.views import CreateTask, SessionView, session_view
+from kandev.store.database import Tx
+from kandev.store.rows import from_row, message_args, to_json
+from kandev.store.store import Store
+from kandev.worktrees import Workspace, Worktrees, plan_empty, plan_in_place, plan_worktree
+
+TITLE_CHARS = 80
+
+
+class TaskService:
+    """Creates, lists, completes and deletes. `kick` starts a new session by its queue."""
+
+    def __init__(
+        self,
+        store: Store,
+        operations: TaskOperations,
+        worktrees: Worktrees,
+        history: SessionHistoryManager,
+        registry: AgentRegistry,
+        *,
+        directory: Path,
+        runtimes: Sequence[str],
+        kick: Callable[[str], None],
+        publish: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self._store = store
+        self._operations = operations
+        self._worktrees = worktrees
+        self._history = history
+        self._registry = registry
+        self._directory = directory
+        self._runtimes = runtimes
+        self._kick = kick
+        self._publish = publish
+
+    async def create(self, request: CreateTask) -> tuple[Task, SessionView]:
+        """Store task, session, row, first message and queue entry in one transaction; then it starts by itself.
+
+        The same `client_task_id` gives the stored task. Raises NotFound for an unknown agent, Invalid for what is
+        no repository, Conflict for an agent that this version cannot start.
+        """
+        known = self._store.task_by_client(request.client_task_id) if request.client_task_id else None
+        if known is not None:
+            return known, (await self.list_sessions(known.id))[0]
+        config = self._launchable(request.agent)
+        if request.runtime not in self._runtimes:
+            known_names = ", ".join(self._runtimes)
+            raise Invalid(f"There is no runtime {request.runtime!r}; there is {known_names}.", field="runtime")
+        if not request.description.strip():
+            raise Invalid("A task needs a description: it is the first prompt.", field="description")
+        task, session = _new_task(request), SessionId(new_id())
+        workspace = await self._plan(request, task, session)
+        stored = _new_session(request, task.id, session, workspace)
+        job = _CreateJob(task, stored, config, workspace, recap_of="")
+        hold = HoldReason.OPEN if request.start else HoldReason.NOT_STARTED
+        self._publish(await self._store.write(lambda tx: job.run(tx, prompt=request.description, hold=hold)))
+        self._kick(session)
+        return task, self._view(session)
+
+    async def create_session(self, task_id: str, agent: str | None, from_session_id: str | None) -> SessionView:
+        """Make another session of a task, in a worktree of its own; from another one, with that one's recap."""
+        task = self._store.task(task_id)
+        sessions = self._store.sessions(task_id)
+        source = self._store.session(from_session_id, task_id=task_id) if from_session_id else None
+        like = source or (sessions[-1] if sessions else None)
+        if task.state is TaskState.COMPLETED:
+            raise Conflict("The task is completed, which is final.", reason="session_completed")
+        config = self._launchable(agent or (like.agent if like else ""))
+        request = CreateTask(
+            description=task.description,
+            title=task.title,
+            agent=config.name,
+            runtime=like.runtime if like else "standalone",
+            repository_path=like.repository_path if like else "",
+        )
+        session_id = SessionId(new_id())
+        workspace = await self._plan(request, task, session_id)
+        stored = _new_session(request, task.id, session_id, workspace, recap=source is not None)
+        job = _CreateJob(task, stored, config, workspace, recap_of=source.id if source else "")
+        prompt = "" if source else task.description
+        self._publish(
+            await self._store.write(lambda tx: job.run_session(tx, prompt=prompt, hold=HoldReason.NOT_STARTED))
+        )
+        return self._view(session_id)
+
+    def _launchable(self, name: str) -> AgentConfig:
+        config = self._registry.get(name)
+        if not config.launchable:
+            raise Conflict(config.not_launchable_reason, reason="protocol_not_built")
+        return config
+
+    async def _plan(self, request: CreateTask, task: Task, session_id: str) -> Workspace:
+        """Name the session's directory; git runs later, when that name is stored (WORK-6)."""
+        if not request.repository_path:
+            return plan_empty(self._directory, session_id=session_id)
+        path = os.path.abspath(os.path.expanduser(request.repository_path))
+        if request.in_place:
+            return plan_in_place(path)
+        await self._worktrees.check_repository(path, request.base_branch)
+        return plan_worktree(
+            self._directory, path, session_id=session_id, title=task.title, base_branch=request.base_branch
+        )
+
+    def _view(self, session_id: str) -> SessionView:
+        return session_view(self._store.session(session_id), self._store.executor(session_id))
+
+    async def list(self, state: str | None, limit: int, cursor: str | None) -> tuple[Sequence[Task], str | None]:
+        """Return tasks, newest first, and the cursor of the next page."""
+        before = ("", "")
+        if cursor:
+            stamp, _, task_id = cursor.partition("|")
+            before = (stamp, task_id)
+        tasks = self._store.tasks(state=state or "", before=before, limit=limit + 1)
+        page = tasks[:limit]
+        more = len(tasks) > limit
+        return page, f"{page[-1].created_at}|{page[-1].id}" if more else None
+
+    async def get(self, task_id: str) -> tuple[Task, Sequence[SessionView]]:
+        """Return a task and its sessions."""
+        return self._store.task(task_id), await self.list_sessions(task_id)
+
+    async def list_sessions(self, task_id: str) -> Sequence[SessionView]:
+        """Return the sessions of a task, oldest first."""
+        self._store.task(task_id)
+        return [session_view(s, self._store.executor(s.id)) for s in self._store.sessions(task_id)]
+
+    async def get_session(self, session_id: str) -> tuple[SessionView, Sequence[ResumeOutcome]]:
+        """Return a session, and how its resumes went, newest first."""
+        return self._view(session_id), self._store.resumes(session_id)
+
+    async def update(self, task_id: str, title: str) -> Task:
+        """Rename a task."""
+        self._store.task(task_id)
+        row = await self._store.write(lambda tx: tx.one("task_set_title", id=task_id, title=title, now=now()))
+        if row is None:
+            return self._store.task(task_id)
+        task = from_row(Task, row)
+        self._publish([Event(action="task.updated", task_id=task_id, payload={"task": task})])
+        return task
+
+    async def complete(self, task_id: str) -> Task:
+        """End all sessions of a task for good: COMPLETED. The intention is stored first (CRASH-13)."""
+        self._store.task(task_id)
+        await self._store.write(lambda tx: tx.run("task_set_intent", id=task_id, intent="complete", now=now()))
+        for session in self._store.sessions(task_id):
+            await self._operations.end_agent(session.id, why="stopped")
+        await self.finish_complete(task_id)
+        return self._store.task(task_id)
+
+    async def finish_complete(self, task_id: str) -> None:
+        """Store that a completion is carried out."""
+        sessions = self._store.sessions(task_id)
+
+        def job(tx: Tx) -> list[Event]:
+            events: list[Event] = []
+            for session in sessions:
+                events += move_session(tx, session.id, SessionEvent.COMPLETE)
+            events += move_task(tx, task_id, TaskEvent.COMPLETE, session_id="")
+            tx.run("task_set_intent", id=task_id, intent="", now=now())
+            return events
+
+        self._publish(await self._store.write(job))
+
+    async def delete(self, task_id: str, *, force: bool = False, delete_branch: bool = False) -> None:
+        """Delete a task, its sessions and their directories; branches stay unless told.
+
+        Without `force` raises Conflict for uncommitted changes and unmerged commits, before anything is deleted.
+        """
+        task = self._store.task(task_id)
+        intent = f"delete {int(force)} {int(delete_branch)}"
+        for session in self._store.sessions(task_id):
+            await self._operations.end_agent(session.id, why="stopped")
+            await self._remove_workspace(session, force=force, delete_branch=delete_branch)
+        await self._store.write(lambda tx: tx.run("task_set_intent", id=task_id, intent=intent, now=now()))
+        for session in self._store.sessions(task_id):
+            await self._history.delete(session.id)
+            self._store.forget_session(session.id)
+        await self._store.write(lambda tx: tx.run("task_delete", id=task_id))
+        self._publish([Event(action="task.deleted", task_id=task.id, payload={"task_id": task.id})])
+
+    async def delete_session(self, task_id: str, session_id: str, *, force: bool = False) -> None:
+        """Delete one session; works when its worktree or agent is gone (STATE-9)."""
+        session = self._store.session(session_id, task_id=task_id)
+        await self._operations.end_agent(session_id, why="stopped")
+        await self._remove_workspace(session, force=force, delete_branch=False)
+        await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent="delete", now=now()))
+        await self._history.delete(session_id)
+        self._store.forget_session(session_id)
+        await self._store.write(lambda tx: tx.run("session_delete", id=session_id))
+        payload = {"task_id": task_id, "session_id": session_id, "new_state": "DELETED"}
+        self._publish([Event(action="task.updated", task_id=task_id, payload=payload)])
+
+    async def _remove_workspace(self, session: TaskSession, *, force: bool, delete_branch: bool) -> None:
+        workspace = msgspec.json.decode(self._store.settings(session.id).workspace, type=Workspace)
+        await self._worktrees.remove(workspace, force=force, delete_branch=delete_branch)
+
+    async def carry_out(self, task: Task) -> None:
+        """Finish what a crash cut short, at start-up."""
+        if task.intent == "complete":
+            await self.finish_complete(task.id)
+            return
+        _, _, flags = task.intent.partition(" ")
+        force, _, delete_branch = flags.partition(" ")
+        try:
+            await self.delete(task.id, force=force == "1", delete_branch=delete_branch == "1")
+        except KandevError:
+            # It cannot be deleted as it was asked; the task stays, and a person sees it.
+            await self._store.write(lambda tx: tx.run("task_set_intent", id=task.id, intent="", now=now()))
+
+
+class _CreateJob:
+    """The rows of a new task or session."""
+
+    def __init__(
+        self, task: Task, session: TaskSession, config: AgentConfig, workspace: Workspace, *, recap_of: str
+    ) -> None:
+        self._task = task
+        self._session = session
+        self._config = config
+        self._workspace = workspace
+        self._recap_of = recap_of
+
+    def run(self, tx: Tx, *, prompt: str, hold: HoldReason) -> list[Event]:
+        """Store the task and its first session."""
+        tx.run("task_insert", **msgspec.structs.asdict(self._task))
+        self.run_session(tx, prompt=prompt, hold=hold)
+        return [Event(action="task.created", task_id=self._task.id, payload={"task": self._task})]
+
+    def run_session(self, tx: Tx, *, prompt: str, hold: HoldReason) -> list[Event]:
+        """Store session, row, and the first prompt: message and first entry of the queue; '' is none."""
+        session = self._session
+        tx.run(
+            "session_insert",
+            id=session.id,
+            task_id=session.task_id,
+            agent=session.agent,
+            agent_config=to_json(self._config),
+            runtime=session.runtime,
+            state=session.state,
+            model=session.model,
+            mode=session.mode,
+            repository_path=session.repository_path,
+            workspace=to_json(self._workspace),
+            recap_pending=int(session.recap_pending),
+            recap_of=self._recap_of,
+            created_at=session.created_at,
+            updated_at=session.updated_at,
+        )
+        tx.run(
+            "executor_insert",
+            session_id=session.id,
+            task_id=session.task_id,
+            runtime=session.runtime,
+            status=RowStatus.STOPPED,
+            worktree_id=self._workspace.id,
+            worktree_path=self._workspace.path,
+            worktree_branch=self._workspace.branch,
+            now=session.created_at,
+        )
+        tx.one("session_set_held", id=session.id, queue_held=hold)
+        if prompt:
+            message = new_prompt(session.id, prompt, None)
+            tx.run("message_insert", **message_args(message))
+            tx.run("queue_insert_last", message_id=message.id, session_id=session.id, created_at=message.created_at)
+        payload = {"task_id": session.task_id, "session_id": session.id}
+        return [Event(action="task.updated", task_id=session.task_id, payload=payload)]
+
+
+def _new_task(request: CreateTask) -> Task:
+    stamp = now()
+    first_line = request.description.strip().splitlines()[0]
+    return Task(
+        id=TaskId(new_id()),
+        title=request.title.strip() or first_line[:TITLE_CHARS],
+        description=request.description,
+        state=TaskState.CREATED,
+        created_at=stamp,
+        updated_at=stamp,
+        client_task_id=request.client_task_id,
+    )
+
+
+def _new_session(
+    request: CreateTask, task_id: TaskId, session_id: SessionId, workspace: Workspace, *, recap: bool = False
+) -> TaskSession:
+    stamp = now()
+    return TaskSession(
+        id=session_id,
+        task_id=task_id,
+        agent=request.agent,
+        runtime=request.runtime,
+        state=SessionState.CREATED,
+        created_at=stamp,
+        updated_at=stamp,
+        model=request.model,
+        mode=request.mode,
+        repository_path=workspace.repository_path,
+        recap_pending=recap,
+    )
