@@ -82,7 +82,7 @@ def close_change(message_id: str, task_id: str) -> Change:
 
     def close(tx: Tx, applied: Applied) -> None:
         row = tx.one("message_fold", id=message_id, now=now())
-        tx.run("message_parts_delete", id=message_id)
+        tx.run("message_parts_delete", message_id=message_id)
         if row is None:
             return
         message = message_from_row(row)
