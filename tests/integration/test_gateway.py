@@ -9,7 +9,7 @@ import stat
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -17,10 +17,13 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from kandev.domain.models import Event
 from kandev.errors import Conflict, Invalid, NotFound, Unavailable
+from kandev.gateway.backend import Backend
+from kandev.gateway.http import PAGE
 from kandev.gateway.hub import Hub
 from kandev.gateway.listening import bind, port_owner
 from kandev.gateway.server import Server, serve
 from kandev.home import Home
+from kandev.orchestrator.views import CreateTask
 from wire_client import CallFailed, Client
 
 TOKEN = "t0ken-of-a-test-that-is-long-enough"
@@ -45,7 +48,7 @@ class StandIn:
             raise NotFound("There is no session unknown.")
         return {"session": {"id": session_id}, "messages": []}
 
-    async def resume_task_session(self, *_: object) -> dict[str, Any]:
+    async def resume_task_session(self, *_: object, **__: object) -> dict[str, Any]:
         try:
             await self.may_end.wait()
         except asyncio.CancelledError:
@@ -64,6 +67,9 @@ class StandIn:
     async def complete(self, task_id: str) -> None:
         raise Conflict("It was completed before.", reason="session_completed", task=task_id)
 
+    async def create(self, wanted: CreateTask) -> tuple[CreateTask, dict[str, str]]:
+        return wanted, {"id": "s1"}
+
     async def list_agents(self) -> list[Any]:
         raise ZeroDivisionError("a secret of the inside")
 
@@ -80,14 +86,17 @@ class StandIn:
 class Running:
     """A server in front of a stand-in, and how to reach it."""
 
-    def __init__(self, home: Home, token: str = TOKEN) -> None:
+    def __init__(self, home: Home, token: str = TOKEN, page: Path = PAGE) -> None:
         self.backend = StandIn()
         self.home = home
         self._token = token
+        self._page = page
         self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        serving = serve(self.backend, self.home, host="127.0.0.1", port=0, token=self._token)
+        serving = serve(
+            cast("Backend", self.backend), self.home, host="127.0.0.1", port=0, token=self._token, page=self._page
+        )
         self.server: Server = await self._exit.enter_async_context(serving)
         self.port = int(self.server.url.rpartition(":")[2])
         return self
@@ -178,6 +187,16 @@ async def test_race_4_a_client_that_goes_away_does_not_abort_its_resume(running:
     running.backend.may_end.set()
     await asyncio.wait_for(running.backend.ended.wait(), LIMIT)
     assert not running.backend.cancelled.is_set()
+
+
+async def test_what_a_request_leaves_out_has_the_service_s_defaults(running: Running) -> None:
+    """task.create with the least it needs, and with an explicit null, is the same task."""
+    async with running.client() as client:
+        least = {"description": "work", "agent": "demo"}
+        short = await client.call("task.create", least)
+        nulls = await client.call("task.create", {**least, "title": None, "start": None, "runtime": None})
+    assert short == nulls
+    assert (short["task"]["start"], short["task"]["in_place"], short["session"]["id"]) == (True, False, "s1")
 
 
 async def test_errors_cross_the_wire_with_code_reason_and_details(running: Running) -> None:
@@ -355,6 +374,22 @@ async def test_a_token_in_a_page_s_address_becomes_a_cookie(running: Running) ->
     assert "set-cookie" not in headers
 
 
+async def test_the_page_is_served_where_it_was_built(home: Home, tmp_path: Path) -> None:
+    """Board and session have the same document; its files are under /assets; nothing else is reachable."""
+    page = tmp_path / "page"
+    (page / "assets").mkdir(parents=True)
+    (page / "index.html").write_text("the page")
+    (page / "assets" / "app.js").write_text("let x")
+    (tmp_path / "secret.js").write_text("secret")
+    async with Running(home, page=page) as running:
+        for path in ("/", "/tasks/t1/sessions/s1"):
+            assert (await running.get(path, **BEARER))[2] == b"the page"
+        status, headers, body = await running.get("/assets/app.js", **BEARER)
+        assert (status, body, headers["x-content-type-options"]) == (200, b"let x", "nosniff")
+        for path in ("/assets/../../secret.js", "/assets/%2e%2e/%2e%2e/secret.js", "/assets/nothing.js"):
+            assert (await running.get(path, **BEARER))[0] == 404
+
+
 async def test_the_export_is_json_lines_and_unknown_paths_are_json(running: Running) -> None:
     """An export streams; an unknown session and an unknown path are 404 with a JSON body."""
     status, headers, body = await running.get("/api/sessions/s1/export", **BEARER)
@@ -390,7 +425,7 @@ async def test_proc_5_a_port_in_use_names_its_owner(home: Home) -> None:
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(Unavailable, match=f"in use by process {os.getpid()}") as refused:
-            async with serve(StandIn(), home, host="127.0.0.1", port=port, token=TOKEN):
+            async with serve(cast("Backend", StandIn()), home, host="127.0.0.1", port=port, token=TOKEN):
                 pass
         assert port_owner(port) == (os.getpid(), Path("/proc/self/comm").read_text().strip())
     assert (refused.value.reason, refused.value.details["pid"]) == ("port_in_use", os.getpid())
@@ -400,7 +435,7 @@ async def test_proc_5_a_port_in_use_names_its_owner(home: Home) -> None:
 async def test_without_a_token_the_server_stays_on_loopback(home: Home) -> None:
     """No authentication beyond loopback is refused before anything listens; on loopback it works."""
     with pytest.raises(Invalid):
-        async with serve(StandIn(), home, host="0.0.0.0", port=0, token=""):
+        async with serve(cast("Backend", StandIn()), home, host="0.0.0.0", port=0, token=""):
             pass
     async with Running(home, token="") as running:
         assert (await running.get("/metrics"))[0] == 200

@@ -15,6 +15,7 @@ from kandev.gateway import message_actions as messages
 from kandev.gateway import requests as r
 from kandev.gateway.context import Context, Payload
 from kandev.gateway.protocol import Request, decode_payload
+from kandev.orchestrator.views import CreateTask
 
 TASKS_PER_PAGE = 50
 LOG_LINES = 200
@@ -52,7 +53,7 @@ async def id_resolve(context: Context, request: r.Resolve) -> Payload:
 
 async def task_create(context: Context, request: r.TaskCreate) -> Payload:
     """Create a task with its first session, and start it unless told otherwise."""
-    task, session = await context.backend.tasks.create(r.CreateTask(**_given(request)))
+    task, session = await context.backend.tasks.create(CreateTask(**_given(request)))
     return {"task": task, "session": session}
 
 
@@ -81,7 +82,9 @@ async def task_complete(context: Context, request: r.TaskRef) -> Payload:
 
 async def task_delete(context: Context, request: r.TaskDelete) -> Payload:
     """Delete a task; its branch stays unless told otherwise."""
-    await context.backend.tasks.delete(request.task_id, bool(request.force), bool(request.delete_branch))
+    await context.backend.tasks.delete(
+        request.task_id, force=bool(request.force), delete_branch=bool(request.delete_branch)
+    )
     return {"success": True, "task_id": request.task_id}
 
 
@@ -119,7 +122,7 @@ async def session_status(context: Context, request: r.TaskSessionRef) -> Payload
 async def session_resume(context: Context, request: r.Resume) -> Payload:
     """Resume a session (specification: ResumeTaskSession); with `wait`, until the agent is ready."""
     operations = context.backend.operations
-    return await operations.resume_task_session(request.task_id, request.session_id, bool(request.wait))
+    return await operations.resume_task_session(request.task_id, request.session_id, wait=bool(request.wait))
 
 
 async def session_recover(context: Context, request: r.Recover) -> Payload:

@@ -4,17 +4,21 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kandev.gateway.hub import Hub
+from kandev.orchestrator.messages import MessageService
+from kandev.orchestrator.permissions import PermissionService
+from kandev.orchestrator.task_operations import TaskOperations
+from kandev.orchestrator.tasks import TaskService
 
 
 class Backend(Protocol):
-    """The backend as seen from outside. The services are those of kandev.orchestrator."""
+    """The backend as seen from outside."""
 
     boot_id: str
     hub: Hub
-    tasks: Any
-    operations: Any
-    messages: Any
-    permissions: Any
+    tasks: TaskService
+    operations: TaskOperations
+    messages: MessageService
+    permissions: PermissionService
 
     def snapshot(self, session_id: str) -> Mapping[str, Any]:
         """Return what a subscriber must know of a session now. Synchronous, so that it fits the hub's number."""

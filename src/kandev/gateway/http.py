@@ -1,8 +1,7 @@
 """The HTTP application: health, metrics, export, the page, and the WebSocket's door."""
 
-import contextlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -92,7 +91,7 @@ class Gateway:
             msgspec.convert(session_id, Id)
         except msgspec.ValidationError:
             raise NotFound("There is no such session.") from None
-        lines: AsyncGenerator[bytes] = self._backend.messages.export(session_id)
+        lines = self._backend.messages.export(session_id)
         first = await anext(lines, b"")  # an unknown session is known here, before the status is sent
         headers = {"Content-Disposition": f'attachment; filename="{session_id}.jsonl"', "Cache-Control": "no-store"}
         return StreamingResponse(_and(first, lines), media_type="application/x-ndjson", headers=headers)
@@ -105,11 +104,10 @@ class Gateway:
         return HTMLResponse(PLACEHOLDER, headers=headers)
 
 
-async def _and(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
-    async with contextlib.aclosing(rest):
-        yield first
-        async for chunk in rest:
-            yield chunk
+async def _and(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for chunk in rest:
+        yield chunk
 
 
 async def _kandev_error(_: Request, error: KandevError) -> Response:

@@ -18,7 +18,9 @@ async def message_add(context: Context, request: r.MessageAdd) -> Payload:
 async def message_list(context: Context, request: r.MessageList) -> Payload:
     """Return a page of the transcript, ascending."""
     limit = request.limit or MESSAGES_PER_PAGE
-    messages, has_more = await context.backend.messages.list(request.session_id, request.before, request.after, limit)
+    messages, has_more = await context.backend.messages.list(
+        request.session_id, before=request.before, after=request.after, limit=limit
+    )
     return {"messages": messages, "has_more": has_more}
 
 
@@ -68,6 +70,6 @@ async def permission_respond(context: Context, request: r.PermissionRespond) -> 
     if (request.option_id is None) is not bool(request.cancelled):
         raise Invalid("Give either `option_id` or `cancelled: true`.", field="option_id", expected="one of the two")
     permission = await context.backend.permissions.respond(
-        request.session_id, request.request_id, request.option_id, bool(request.cancelled)
+        request.session_id, request.request_id, request.option_id, cancelled=bool(request.cancelled)
     )
     return {"permission": permission}

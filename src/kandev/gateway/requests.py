@@ -44,22 +44,6 @@ class TaskCreate(msgspec.Struct, frozen=True, kw_only=True):
     in_place: bool | None = None
 
 
-class CreateTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What `tasks.create` takes: a TaskCreate with its defaults filled in."""
-
-    description: str
-    agent: str
-    title: str = ""
-    runtime: str = ""
-    repository_path: str = ""
-    base_branch: str = ""
-    model: str = ""
-    mode: str = ""
-    start: bool = True
-    client_task_id: str | None = None
-    in_place: bool = False
-
-
 class TaskList(msgspec.Struct, frozen=True, kw_only=True):
     """task.list."""
 
@@ -145,7 +129,7 @@ class SetConfigOption(msgspec.Struct, frozen=True, kw_only=True):
 
     session_id: Id
     config_id: Line
-    value: Line | bool | int | float
+    value: Line | bool
 
 
 class Logs(msgspec.Struct, frozen=True, kw_only=True):
