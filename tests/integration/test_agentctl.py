@@ -11,6 +11,7 @@ import pytest
 from kandev.agentctl.journal import read_journal
 from kandev.agentctl.platform import process_stat
 from kandev.agentctl.records import Exited, Started, StdinLine, StdinWritten, Torn
+from kandev.agentctl.stderr import stored_tail
 from kandev.errors import AgentctlError, AgentDied, AgentNotFound, WorkspaceMissing
 from sidecars import processes_of, sidecar
 
@@ -155,11 +156,11 @@ async def test_a_slow_agent_gets_a_line_whole() -> None:
 async def test_a_line_to_a_dead_agent_says_how_it_died() -> None:
     """The error is typed and carries the exit code; nothing is announced."""
     async with sidecar() as one:
-        await one.run("import sys; sys.exit(3)")
+        await one.run("import sys; sys.exit('out of words')")
         await one.everything()
         with pytest.raises(AgentDied) as caught:
             await one.client.send(1, b"too late")
-        assert caught.value.exit_code == 3
+        assert (caught.value.exit_code, caught.value.stderr) == (1, "out of words\n")
         assert StdinLine(n=1) not in (await one.everything())[1]
 
 
@@ -184,6 +185,9 @@ async def test_wire_7_stderr_is_drained_into_bounded_space() -> None:
         assert (await one.client.stderr_tail(3)) == "xx\n"
         sizes = {name: os.stat(Path(one.instance.directory) / name).st_size for name in ("stderr.log", "stderr.log.1")}
         assert max(sizes.values()) <= 1 << 20
+        assert stored_tail(one.instance.directory, 100_000).decode().endswith(tail)
+        assert len(stored_tail(one.instance.directory, 1 << 30)) == sum(sizes.values())
+        assert stored_tail(one.instance.directory + "none", 10) == b""
 
 
 async def test_wire_8_the_exit_is_seen_while_a_grandchild_holds_stdout() -> None:

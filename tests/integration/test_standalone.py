@@ -268,8 +268,28 @@ async def test_a_dead_fork_server_is_started_again(tmp_path: Path) -> None:
         await runtime.aclose()
 
 
-async def test_the_fork_server_ends_with_its_backend(tmp_path: Path) -> None:
-    """It is not left behind."""
+async def test_a_dead_spare_is_replaced(tmp_path: Path) -> None:
+    """Somebody killed the fork that waited for the next start: another one takes it."""
+    runtime = StandaloneRuntime(str(tmp_path))
+    try:
+        before = set(children(os.getpid()))
+        await runtime.warm_up()
+        (fork_server,) = set(children(os.getpid())) - before
+        while not (spares := children(fork_server)):
+            await asyncio.sleep(0.01)
+        os.kill(spares[0], signal.SIGKILL)
+        while children(fork_server) == spares:
+            await asyncio.sleep(0.01)
+        instance = await runtime.create_instance(request_for(new_instance_id()))
+        async with Sidecar(runtime, instance) as one:
+            await one.run(["echo", "alive"])
+            assert (await one.everything())[0] == [b"alive"]
+    finally:
+        await runtime.aclose()
+
+
+async def test_the_fork_server_ends_with_its_backend() -> None:
+    """Neither it nor its spare is left behind."""
     server = ForkServer()
     before = set(children(os.getpid()))
     await server.warm_up()
@@ -277,8 +297,13 @@ async def test_the_fork_server_ends_with_its_backend(tmp_path: Path) -> None:
     stat = process_stat(pid)
     assert stat is not None
     assert stat.session == pid
+    while not (spares := [process_stat(spare) for spare in children(pid)]):
+        await asyncio.sleep(0.01)
     await server.aclose()
     assert process_stat(pid) is None
+    for spare in spares:
+        assert spare is not None
+        await ended(spare.pid, spare.start_time)
 
 
 async def test_an_agentctl_starts_without_a_fork_server(tmp_path: Path) -> None:

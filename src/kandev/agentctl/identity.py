@@ -10,7 +10,6 @@ from typing import Final
 __all__ = ["AgentIdentity", "Identity", "claim_directory", "read_identity", "write_identity"]
 
 _FILE: Final = "agentctl.json"
-_LOCK: Final = "lock"
 _CLAIM_TIMEOUT_S: Final = 5.0
 _CLAIM_PAUSE_S: Final = 0.01
 
@@ -44,7 +43,7 @@ def claim_directory(directory: str) -> int:
     Two agentctls never write one journal: a second one waits for the end of the first. Raises BlockingIOError when
     that takes more than five seconds.
     """
-    fd = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     deadline = time.monotonic() + _CLAIM_TIMEOUT_S
     while True:
         try:

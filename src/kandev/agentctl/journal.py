@@ -117,7 +117,9 @@ class Journal:
         self._unwritten.clear()
         for piece in pieces:
             self._append(piece)
-        if not self._waiting:
+        if self._waiting:
+            self._store_waiting(self._waiting)
+        else:
             self._forget_waiting_once_written()
 
     @property

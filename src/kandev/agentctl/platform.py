@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
 
 __all__ = [
@@ -52,8 +53,9 @@ class ProcessStat:
     stopped: bool
 
 
+@cache
 def boot_id() -> str:
-    """Return the kernel's random id of this boot of the machine."""
+    """Return the kernel's random id of this boot of the machine; it cannot change while we run."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         return file.read().strip()
 

@@ -56,7 +56,7 @@ class AgentRun:
         self._journal.write_record(start)
         self.stdin = StdinWriter(spawned.stdin, journal=self._journal, loop=loop)
         self.output = OutputPump(spawned.stdout, journal=self._journal, cap_bytes=around.cap_bytes, loop=loop)
-        self.stderr = StderrDrain(spawned.stderr, path=os.path.join(around.directory, "stderr.log"), loop=loop)
+        self.stderr = StderrDrain(spawned.stderr, directory=around.directory, loop=loop)
         self._exit_code = around.tree.expect(spawned.pid)
         self._watch = loop.create_task(self._see_exit(), name=f"exit of agent {spawned.pid}")
 

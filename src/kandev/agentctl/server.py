@@ -16,7 +16,7 @@ from kandev.agentctl.platform import peer_uid
 from kandev.agentctl.refusal import Refusal
 from kandev.agentctl.sidecar import Options, Sidecar
 
-__all__ = ["run"]
+__all__ = ["Server", "run", "serve"]
 
 _STREAM_BYTES: Final = 256 * 1024
 _LAST_WORDS_S: Final = 2.0
@@ -175,22 +175,21 @@ async def _unknown(request: Request) -> Mapping[str, Any]:
 
 def run(options: Options, listener: socket.socket) -> None:
     """Serve on `listener` until agentctl is to end: the whole life of one agentctl."""
+    asyncio.run(serve(options, listener))
+
+
+async def serve(options: Options, listener: socket.socket) -> None:
+    """The same inside a running loop."""
     claim = claim_directory(options.directory)
-    try:
-        asyncio.run(_serve(options, listener))
-    finally:
-        os.close(claim)
-
-
-async def _serve(options: Options, listener: socket.socket) -> None:
     sidecar = Sidecar(options)
     server = Server(sidecar)
-    serve = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
-    listening = await serve(server.connected, sock=listener)
+    start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
+    listening = await start(server.connected, sock=listener)
     await sidecar.ending.wait()
     listening.close()
     await server.finish()
     sidecar.close()
+    os.close(claim)
 
 
 def _is_stranger(connection: Any) -> bool:

@@ -28,6 +28,8 @@ BACKEND_GONE_GRACE_S: Final = 2.0
 """How long the agent of a transient instance has after its backend died: stdin is closed, then the tree is killed."""
 TERMINATE_GRACE_S: Final = 8.0
 """How long an agent has when agentctl itself gets SIGTERM: some agents need this long to end in order."""
+_LAST_WORDS_BYTES: Final = 2048
+_ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Sidecar:
             boot_id=boot_id(),
         )
         write_identity(options.directory, self._identity)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ENDING_SIGNALS:
             self._loop.add_signal_handler(number, self._on_signal)
         if options.lifeline >= 0:
             os.set_inheritable(options.lifeline, False)
@@ -138,7 +140,8 @@ class Sidecar:
         if run is None:
             raise Refusal(409, "not_started", "The agent was not started.")
         if run.exit is not None:
-            raise Refusal(409, "agent_exited", "The agent has ended.", **self._agent_health())
+            stderr = self.stderr(_LAST_WORDS_BYTES).decode("utf-8", "replace")
+            raise Refusal(409, "agent_exited", "The agent has ended.", **self._agent_health(), stderr=stderr)
         if self._refusing:
             raise Refusal(409, "stopping", self._refusing)
         await run.stdin.send(n, line, timeout_s=self.options.write_timeout_s)
@@ -170,6 +173,8 @@ class Sidecar:
 
     def close(self) -> None:
         """Write that nothing is left, and close the journal."""
+        for number in _ENDING_SIGNALS:
+            self._loop.remove_signal_handler(number)
         self._tree.close()
         self.journal.close()
         with contextlib.suppress(OSError):  # no room: then the next start proves it by a scan

@@ -6,8 +6,9 @@ from typing import Final
 
 from kandev.agentctl.platform import PIPE_BYTES
 
-__all__ = ["StderrDrain"]
+__all__ = ["StderrDrain", "stored_tail"]
 
+_FILE: Final = "stderr.log"
 _RING_BYTES: Final = 64 * 1024
 _FILE_BYTES: Final = 1 << 20
 _READ_BYTES: Final = 64 * 1024
@@ -16,13 +17,13 @@ _READ_BYTES: Final = 64 * 1024
 class StderrDrain:
     """Owns the read end of the agent's stderr. The file is rotated once, so two files of 1 MiB are the most."""
 
-    def __init__(self, fd: int, *, path: str, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, fd: int, *, directory: str, loop: asyncio.AbstractEventLoop) -> None:
         os.set_blocking(fd, False)
         self._fd = fd
-        self._path = path
+        self._path = os.path.join(directory, _FILE)
         self._loop = loop
         self._ring = bytearray()
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._size = os.fstat(self._file).st_size
         self._open = True
         loop.add_reader(fd, self._read)
@@ -71,3 +72,19 @@ class StderrDrain:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             os.close(self._file)
+
+
+def stored_tail(directory: str, limit: int) -> bytes:
+    """Return the last bytes that the files of an instance have, when its agentctl is gone; b'' when there are none."""
+    text = b""
+    for name in (_FILE, _FILE + ".1"):
+        try:
+            with open(os.path.join(directory, name), "rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - (limit - len(text))))
+                text = file.read() + text
+        except FileNotFoundError:
+            break
+        if len(text) >= limit:
+            break
+    return text[-limit:] if limit > 0 else b""

@@ -107,7 +107,8 @@ class AgentctlClient:
     async def send(self, n: int, line: bytes) -> None:
         """Write line `n` (from 1 on) to the agent's stdin, at most once; a lost answer is asked for again.
 
-        Raises AgentDied when the agent has ended; the journal tells whether the line was begun.
+        Raises AgentDied when the agent has ended or closed its stdin: with its exit code (a signal is its negative
+        number; None while it still runs) and its last words. The journal tells whether the line was begun.
         """
         async with self._sending:
             for left in reversed(range(_SEND_TRIES)):
@@ -224,5 +225,9 @@ def _refused(answer: Answer) -> AgentError | WorkspaceMissing:
         return WorkspaceMissing(message, **details)
     if code in {"agent_exited", "stdin_closed"}:
         exit_code, number = details.get("exit_code"), details.get("signal")
-        return AgentDied(message, exit_code=-number if isinstance(number, int) else exit_code)
+        return AgentDied(
+            message,
+            exit_code=-number if isinstance(number, int) else exit_code,
+            stderr=str(details.get("stderr", "")),
+        )
     return AgentctlError(message, reason=code, **details)
