@@ -48,6 +48,9 @@ class StandIn:
         port = next(iter(self.server.sockets)).getsockname()[1] if self.server.sockets else 1
         return Address(url=f"http://127.0.0.1:{port}", token="t")
 
+    async def client(self) -> Client:
+        return await Client.open(self.locate())
+
     async def publish(self, text: str) -> None:
         self.seq += 1
         payload = {"session_id": "s", "seq": self.seq, "text": text}
@@ -170,7 +173,7 @@ async def test_ui_5_events_missed_while_the_connection_was_lost_come_once() -> N
     """After a lost connection to the same boot the follower gets what it missed, and nothing a second time."""
     async with (
         standing() as stand_in,
-        Follower(stand_in.locate, "s") as follower,
+        Follower(await stand_in.client(), stand_in.locate, "s") as follower,
         aclosing(follower.updates()) as updates,
     ):
         assert isinstance(await anext(updates), Snapshot)
@@ -188,7 +191,7 @@ async def test_ui_5_after_a_restart_a_snapshot_takes_the_place_of_the_gap() -> N
     """Another boot counts from anew, so its first events are not mistaken for old ones."""
     async with (
         standing() as stand_in,
-        Follower(stand_in.locate, "s") as follower,
+        Follower(await stand_in.client(), stand_in.locate, "s") as follower,
         aclosing(follower.updates()) as updates,
     ):
         await anext(updates)
@@ -205,7 +208,7 @@ async def test_ui_5_after_a_restart_a_snapshot_takes_the_place_of_the_gap() -> N
 
 async def test_prompt_2_a_call_is_made_again_with_the_same_id_after_a_lost_answer() -> None:
     """The server stored the message and died before it said so: the repeat finds it."""
-    async with standing() as stand_in, Follower(stand_in.locate, "s") as follower:
+    async with standing() as stand_in, Follower(await stand_in.client(), stand_in.locate, "s") as follower:
         stand_in.drop_after_add = True
         answer = await follower.call("message.add", content="x", client_message_id="c1")
     assert answer["message"]["id"] == "m0"
@@ -216,7 +219,7 @@ async def test_a_follower_that_is_refused_says_so() -> None:
     """When the token was changed by a restart, whoever waits is told instead of waiting for ever."""
     async with (
         standing() as stand_in,
-        Follower(stand_in.locate, "s") as follower,
+        Follower(await stand_in.client(), stand_in.locate, "s") as follower,
         aclosing(follower.updates()) as updates,
     ):
         await anext(updates)

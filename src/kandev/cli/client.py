@@ -87,10 +87,12 @@ class Client:
             )
         except InvalidStatus as error:
             raise _refusal(error.response.status_code, address) from None
-        except (InvalidHandshake, ValueError):
+        except (InvalidHandshake, ValueError) as error:
+            if isinstance(error.__cause__, EOFError | OSError):
+                raise _nobody(address) from None  # it ended just now
             raise NoBackend(f"What answers at {address.url} is no kandev backend.") from None
         except (OSError, TimeoutError):
-            raise NoBackend(f"No backend answers at {address.url}. Start it with: kandev serve") from None
+            raise _nobody(address) from None
         return cls(socket)
 
     async def __aenter__(self) -> Self:
@@ -180,6 +182,10 @@ def _request(number: str, action: str, payload: dict[str, Any]) -> str:
         "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
     return msgspec.json.encode(message).decode()
+
+
+def _nobody(address: Address) -> NoBackend:
+    return NoBackend(f"No backend answers at {address.url}. Start it with: kandev serve")
 
 
 def _refusal(status: int, address: Address) -> Exception:

@@ -42,11 +42,12 @@ Update = Snapshot | Notification | Lost
 class Follower:
     """Subscribes to one session and keeps a cursor (boot id and number of the last event).
 
-    `locate` is asked at each attempt, because a restarted backend may listen on another port. The first attempt must
-    succeed; after that the follower tries for ever, with back-off.
+    It begins on `client` and closes it. When that or a later connection is lost it tries for ever, with back-off;
+    `locate` is asked at each attempt, because a restarted backend may listen on another port.
     """
 
-    def __init__(self, locate: Callable[[], Address], session_id: str) -> None:
+    def __init__(self, client: Client, locate: Callable[[], Address], session_id: str) -> None:
+        self._first = client
         self._locate = locate
         self._session_id = session_id
         self._client: Client | None = None
@@ -56,8 +57,7 @@ class Follower:
         self._pump: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        client = await Client.open(self._locate())
-        self._pump = asyncio.create_task(self._follow(client), name=f"follow-{self._session_id}")
+        self._pump = asyncio.create_task(self._follow(self._first), name=f"follow-{self._session_id}")
         return self
 
     async def __aexit__(

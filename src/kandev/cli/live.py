@@ -37,7 +37,7 @@ class LiveView:
 
     async def run(self) -> None:
         """Show and take lines until the session has ended (in a pipe) or the input has (on a terminal)."""
-        async with Follower(self._context.locate, self._names.session_id) as follower:
+        async with self._context.follower(self._names) as follower:
             shower = asyncio.ensure_future(self._show(follower))
             tasks = {shower}
             if self._out.interactive:

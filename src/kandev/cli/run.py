@@ -19,6 +19,7 @@ from kandev.errors import KandevError, NotFound
 
 if TYPE_CHECKING:
     from kandev.cli.client import Client
+    from kandev.cli.follow import Follower
 
 P = ParamSpec("P")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,6 +57,12 @@ class Connected:
     out: Output
     client: "Client"
     locate: Callable[[], Address]
+
+    def follower(self, names: Names) -> "Follower":
+        """Return a follower of the session, on the connection that is open."""
+        from kandev.cli.follow import Follower
+
+        return Follower(self.client, self.locate, names.session_id)
 
     async def names(self, prefix: str) -> Names:
         """Resolve a session's or a task's id, or its beginning; raises NotFound, or Conflict with the candidates."""

@@ -11,7 +11,10 @@ from kandev.cli.words import HELD, needs_line, resume_words, stages_line
 from kandev.errors import Conflict, NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from kandev.cli.permission import Policy
+    from kandev.cli.wait import Call
 
 _WHY = {
     "already_running": "the agent is running",
@@ -99,11 +102,10 @@ async def _bring_back(
             lines = resume_words({"how": "already_running"}, names.typed)
         context.out.result(answer, *lines, f"Follow it with: kandev attach {names.typed}")
         return 0
-    from kandev.cli.follow import Follower
     from kandev.cli.wait import time_limit, wait_for_resume
 
     waits = {"wait": True} if call == "task.session.resume" else {}
-    async with time_limit(timeout, names), Follower(context.locate, names.session_id) as follower:
+    async with time_limit(timeout, names), context.follower(names) as follower:
         answer, outcome = await wait_for_resume(follower, call, names, context.out, **waits, **payload)
     lines = resume_words(outcome, names.typed)
     if outcome.get("stages"):
@@ -125,36 +127,45 @@ async def send(
 
     content = text_or_stdin(text)
     names = await context.names(prefix)
-    answer = await context.client.call("message.add", **names.both, content=content, client_message_id=new_client_id())
-    message = answer["message"]
+    prompt = {"content": content, "client_message_id": new_client_id()}
     if not wait:
-        context.out.result(answer, f"Saved as message {message['id']}. Follow it with: kandev attach {prefix}")
+        answer = await context.client.call("message.add", **names.both, **prompt)
+        saved = answer["message"]["id"]
+        context.out.result(answer, f"Saved as message {saved}. Follow it with: kandev attach {prefix}")
         return 0
-    return await finish_turn(context, names, str(message["id"]), timeout=timeout, permissions=permissions, extra=answer)
+
+    async def add(call: "Call") -> tuple[str, dict[str, Any]]:
+        answer = await call("message.add", **names.both, **prompt)
+        return str(answer["message"]["id"]), answer
+
+    return await finish_turn(context, names, add, timeout=timeout, permissions=permissions)
 
 
 async def finish_turn(
     context: Connected,
     names: Names,
-    message_id: str,
+    begin: "Callable[[Call], Awaitable[tuple[str, dict[str, Any]]]]",
     *,
     timeout: float | None,
     permissions: str | None,
-    extra: dict[str, Any],
 ) -> int:
-    """Wait for the turn of a message and write what the agent said; `extra` is added to the JSON value."""
-    from kandev.cli.follow import Follower
+    """Wait for the turn of a message and write what the agent said.
+
+    `begin` returns the message's id and what the JSON value has beside the turn; its calls may be repeated after a
+    restart of the backend.
+    """
     from kandev.cli.wait import PermissionWaits, TurnWaiter, time_limit
 
     policy = cast("Policy", permissions or ("ask" if context.out.interactive else "deny"))
     try:
-        async with time_limit(timeout, names), Follower(context.locate, names.session_id) as follower:
+        async with time_limit(timeout, names), context.follower(names) as follower:
+            message_id, begun = await begin(follower.call)
             end = await TurnWaiter(follower, names, policy=policy, out=context.out).wait(message_id)
     except PermissionWaits as error:
         context.out.failure(dict(error.payload()), error.message)
         return REFUSED
     turn = {"turn_id": end.turn_id, "state": end.state, "stop_reason": end.stop_reason, "why": end.why}
-    context.out.result({**extra, "turn": turn, "text": end.text}, end.text)
+    context.out.result({**begun, "turn": turn, "text": end.text}, end.text)
     if end.exit_code and not context.out.as_json:
         context.out.note(_end_words(end.state, end.why, names))
     return end.exit_code

@@ -68,10 +68,12 @@ async def new(
         context.out.result(answer, *lines, f"Follow it with: kandev attach {session_id[:_SHORT]}")
         return 0
     context.out.note(lines[0])
-    from kandev.cli.wait import first_message
+    from kandev.cli.wait import Call, first_message
 
-    message_id = await first_message(context.client.call, session_id)
-    return await finish_turn(context, names, message_id, timeout=timeout, permissions=permissions, extra=answer)
+    async def sent(call: Call) -> tuple[str, dict[str, Any]]:
+        return await first_message(call, session_id), answer
+
+    return await finish_turn(context, names, sent, timeout=timeout, permissions=permissions)
 
 
 @click.command()

@@ -17,7 +17,7 @@ from kandev.cli.run import FAILED, Names
 from kandev.cli.words import HELD, STAGES
 from kandev.errors import Conflict, Invalid, TimedOut
 
-_OVER = frozenset({"completed", "cancelled", "interrupted", "failed"})
+_OVER = frozenset({"completed", "cancelled", "interrupted", "failed", "superseded"})
 _ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED"})
 _PAGE = 200
 # What can end a turn, keep it from beginning, or make it wait for an answer. The rest is not worth a look: a turn may
@@ -96,28 +96,45 @@ class TurnWaiter:
 
     async def _look(self, message_id: str) -> TurnEnd | None:
         # The status first: a queue that was held before the message was seen without a turn holds the message.
-        status = await self._follower.call("task.session.status", **self._names.both)
-        answer = await self._follower.call("message.get", session_id=self._names.session_id, message_id=message_id)
-        message = answer["message"]
-        turn_id = message.get("turn_id")
+        status = await self._status()
+        message = await self._message(message_id)
+        turn_id = message["turn_id"]
         if not turn_id:
             return _not_sent(status)
         # And again: that turn may have begun in between.
-        status = await self._follower.call("task.session.status", **self._names.both)
-        if (turn := status.get("turn")) and turn.get("id") == turn_id:
-            self._turns[turn_id] = turn
-        known = self._turns.get(turn_id, {})
-        # A turn that is not the session's present one and that no event told of has ended while nobody listened.
-        over = known.get("state") in _OVER or (not known and status.get("state") != "RUNNING")
-        if not over:
+        turn = self._known(turn_id, await self._status())
+        if turn["state"] not in _OVER or (turn["state"] == "superseded" and await self._was_put_back(message)):
             return None
         return TurnEnd(
-            state=str(known.get("state") or "unknown"),
-            stop_reason=str(known.get("stop_reason") or ""),
+            state=str(turn["state"]),
+            stop_reason=str(turn["stop_reason"]),
             turn_id=turn_id,
-            text=await self._said(turn_id, int(message.get("seq") or 0)),
-            why=str(known.get("error") or ""),
+            text=await self._said(turn_id, int(message["seq"])),
+            why=str(turn["error"]),
         )
+
+    def _known(self, turn_id: str, status: dict[str, Any]) -> dict[str, Any]:
+        """Return the turn as the status has it, else as an event told it; else another one has taken its place."""
+        last = status["last_turn"] or {}
+        if last.get("id") == turn_id:
+            return dict(last)
+        known = self._turns.get(turn_id, {})
+        if known.get("state") in _OVER:
+            return known
+        return {"state": "superseded", "stop_reason": "", "error": "another turn followed while nobody listened"}
+
+    async def _was_put_back(self, message: dict[str, Any]) -> bool:
+        """Return whether the prompt is in the queue again: a restart found that it had reached nobody."""
+        again = await self._message(str(message["id"]))
+        return bool(again["turn_id"] != message["turn_id"])
+
+    async def _status(self) -> dict[str, Any]:
+        return await self._follower.call("task.session.status", **self._names.both)
+
+    async def _message(self, message_id: str) -> dict[str, Any]:
+        answer = await self._follower.call("message.get", session_id=self._names.session_id, message_id=message_id)
+        message: dict[str, Any] = answer["message"]
+        return message
 
     async def _said(self, turn_id: str, seq: int) -> str:
         """Return what the agent said in the turn, its messages joined by an empty line."""
@@ -188,7 +205,7 @@ async def respond(call: Call, session_id: str, request_id: str, option_id: str |
 
 
 async def wait_for_resume(
-    follower: Follower, action: str, names: Names, out: Output, **payload: Any
+    follower: Follower, action: str, names: Names, out: Output, /, **payload: Any
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call `task.session.resume` or `.recover` and wait until it is over; returns its answer and its outcome.
 

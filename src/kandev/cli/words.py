@@ -81,7 +81,9 @@ def resume_words(outcome: Mapping[str, Any], session: str) -> list[str]:
     how = str(outcome.get("how") or "")
     fact, kept = _HOW.get(how, (f"The session is back ({how or 'no details'}).", ""))
     lines = [fact]
-    if reason := one_line(str(outcome.get("reason") or "")):
+    # How a memory was restored is the agent's affair; why it could not be is a person's.
+    reason = one_line(str(outcome.get("reason") or ""))
+    if reason and how not in {"native", "attached", "already_running"}:
         lines.append(f"Why: {reason}")
     if lost := one_line(str(outcome.get("lost") or "")):
         lines.append(f"Lost: {lost}")

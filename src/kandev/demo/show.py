@@ -102,7 +102,7 @@ async def _resume(backend: "_Backend", names: Names, tell: Tell) -> str:
         status = await client.call("task.session.status", **names.both)
     tell("session found", f"{status['state']}, needs resume: {status['needs_resume']} ({status['resume_reason']})")
     began = time.monotonic()
-    async with Follower(lambda: backend.address, names.session_id) as follower:
+    async with Follower(await Client.open(backend.address), lambda: backend.address, names.session_id) as follower:
         _, outcome = await wait_for_resume(follower, "task.session.resume", names, Output(as_json=True), wait=True)
     duration = f"{(time.monotonic() - began) * 1000:.0f} ms"
     tell("session resumed", f"in {duration}, how: {outcome.get('how')}. {' '.join(resume_words(outcome, ''))}")
@@ -118,7 +118,7 @@ async def _ask(backend: "_Backend", names: Names) -> str:
 
 async def _answer(backend: "_Backend", names: Names, message_id: str) -> str:
     """Wait for the turn of a message and return what the agent said; raises KandevError for another end."""
-    async with Follower(lambda: backend.address, names.session_id) as follower:
+    async with Follower(await Client.open(backend.address), lambda: backend.address, names.session_id) as follower:
         end = await TurnWaiter(follower, names, policy="deny", out=Output(as_json=True)).wait(message_id)
     if end.exit_code:
         raise KandevError(f"The turn did not complete: {end.state} {end.why}".rstrip())
