@@ -19,18 +19,21 @@ from kandev.gateway.hub import Hub
 from kandev.gateway.security import load_or_make_token
 from kandev.gateway.server import serve
 from kandev.home_lock import home_lock
+from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Effect, ExecutionRef, PromptFailed
 from kandev.lifecycle.live_limit import LiveLimit
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.recording import HistoryRecorder
 from kandev.lifecycle.session_history import SessionHistoryManager
 from kandev.logs import open_logs
+from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.event_handlers import SessionEventHandlers
 from kandev.orchestrator.executor import Executor
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.prompt_queue import PromptQueue
 from kandev.orchestrator.reconcile import Reconciler
+from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
 from kandev.orchestrator.views import session_view
@@ -65,6 +68,7 @@ class Backend:
         self._registry = AgentRegistry(config.agents)
         self._history = SessionHistoryManager(self.home.sessions, limit=config.limits.context_chars)
         self._recorder = HistoryRecorder(self._history, self.store)
+        self._agent_logs = AgentLogs(self.home.logs / "agents")
         self._worktrees = Worktrees(
             self.home.worktrees,
             environ=os.environ,
@@ -82,6 +86,7 @@ class Backend:
             record=self._recorder.record,
             publish=self.hub.publish,
             timing=config.timing,
+            agent_logs=self._agent_logs,
         )
         self._reconciler = Reconciler(
             self.store,
@@ -89,6 +94,7 @@ class Backend:
             self.home.run,
             publish=self.hub.publish,
             record=self._recorder.record,
+            agent_logs=self._agent_logs,
         )
         self.executor = Executor(self.store, self.manager, self._worktrees, self, timing=config.timing)
         self.queue = PromptQueue(
@@ -118,13 +124,17 @@ class Backend:
             manager=self.manager,
             queue=self.queue,
             history=self._history,
-            registry=self._registry,
+            agent_logs=self._agent_logs,
             timing=self.config.timing,
             boot_time=now(),
             context_chars=self.config.limits.context_chars,
             spawn=self.spawn,
             publish=self.hub.publish,
         )
+        self.settings = SessionSettings(
+            self.store, running=self.executor.running, timing=self.config.timing, publish=self.hub.publish
+        )
+        self.catalog = Catalog(self.store.database, self._registry, runtimes=self.manager.runtime_names)
         self.messages = MessageService(self.store, kick=self.queue.kick, publish=self.hub.publish)
         self.permissions = PermissionService(self.store, running=self.executor.running, publish=self.hub.publish)
         self.tasks = TaskService(
@@ -133,6 +143,7 @@ class Backend:
             self._worktrees,
             self._history,
             self._registry,
+            agent_logs=self._agent_logs,
             directory=self.home.worktrees,
             runtimes=self.manager.runtime_names,
             kick=self.queue.kick,

@@ -49,7 +49,7 @@ async def status(context: Connected, *, prefix: str) -> None:
     lines.append(needs_line(answer, prefix))
     if answer["needs_resume"]:
         lines.append(f"Bring it back with: kandev resume {prefix}; a message does it too: kandev send {prefix} TEXT")
-    elif actions := answer.get("recover_actions"):
+    elif (actions := answer["recover_actions"]) and reason in {"session_ended", "parked"}:
         lines.append(f"Go on with: kandev recover {prefix} --action {'|'.join(map(str, actions))}")
     context.out.result(answer, *lines)
 
@@ -95,6 +95,9 @@ async def recover(context: Connected, *, prefix: str, action: str, wait: bool, t
 async def _bring_back(
     context: Connected, names: Names, call: str, *, wait: bool, timeout: float | None, **payload: Any
 ) -> int:
+    resumes = call == "task.session.resume"
+    if resumes:
+        payload["open_queue"] = True  # a person asks; a page that is opened does not
     if not wait:
         answer = await context.client.call(call, **names.both, **payload)
         lines = [f"The agent is being started (session {names.session_id}). You can send messages already."]
@@ -104,7 +107,7 @@ async def _bring_back(
         return 0
     from kandev.cli.wait import time_limit, wait_for_resume
 
-    waits = {"wait": True} if call == "task.session.resume" else {}
+    waits = {"wait": True} if resumes else {}
     async with time_limit(timeout, names), context.follower(names) as follower:
         answer, outcome = await wait_for_resume(follower, call, names, context.out, **waits, **payload)
     lines = resume_words(outcome, names.typed)

@@ -33,22 +33,22 @@ async def health_check(context: Context, _: r.Nothing) -> Payload:
 
 async def agent_list(context: Context, _: r.Nothing) -> Payload:
     """List the agents with their flags, whether they were found, and their login."""
-    return {"agents": await context.backend.operations.list_agents()}
+    return {"agents": await context.backend.catalog.list_agents()}
 
 
 async def agent_check(context: Context, request: r.AgentCheck) -> Payload:
     """Look whether one agent can be started."""
-    return await context.backend.operations.check_agent(request.name)
+    return await context.backend.catalog.check_agent(request.name)
 
 
 async def runtime_list(context: Context, _: r.Nothing) -> Payload:
     """List the runtimes with what they survive."""
-    return {"runtimes": await context.backend.operations.list_runtimes()}
+    return {"runtimes": await context.backend.catalog.list_runtimes()}
 
 
 async def id_resolve(context: Context, request: r.Resolve) -> Payload:
     """Complete a shortened id; CONFLICT with details.candidates where it is ambiguous."""
-    return await context.backend.operations.find(request.id)
+    return await context.backend.catalog.find(request.id)
 
 
 async def task_create(context: Context, request: r.TaskCreate) -> Payload:
@@ -122,7 +122,9 @@ async def session_status(context: Context, request: r.TaskSessionRef) -> Payload
 async def session_resume(context: Context, request: r.Resume) -> Payload:
     """Resume a session (specification: ResumeTaskSession); with `wait`, until the agent is ready."""
     operations = context.backend.operations
-    return await operations.resume_task_session(request.task_id, request.session_id, wait=bool(request.wait))
+    return await operations.resume_task_session(
+        request.task_id, request.session_id, wait=bool(request.wait), open_queue=bool(request.open_queue)
+    )
 
 
 async def session_recover(context: Context, request: r.Recover) -> Payload:
@@ -149,13 +151,13 @@ async def session_delete(context: Context, request: r.TaskSessionRef) -> Payload
 
 async def session_set_mode(context: Context, request: r.SetMode) -> Payload:
     """Set the agent's mode; answers what the agent answered."""
-    return await context.backend.operations.set_mode(request.session_id, request.mode_id)
+    return await context.backend.settings.set_mode(request.session_id, request.mode_id)
 
 
 async def session_set_config_option(context: Context, request: r.SetConfigOption) -> Payload:
     """Set one of the agent's options; answers what the agent answered."""
-    operations = context.backend.operations
-    return await operations.set_config_option(request.session_id, request.config_id, request.value)
+    settings = context.backend.settings
+    return await settings.set_config_option(request.session_id, request.config_id, request.value)
 
 
 async def session_logs(context: Context, request: r.Logs) -> Payload:

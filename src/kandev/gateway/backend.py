@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kandev.gateway.hub import Hub
+from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
+from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
 
@@ -17,6 +19,8 @@ class Backend(Protocol):
     hub: Hub
     tasks: TaskService
     operations: TaskOperations
+    settings: SessionSettings
+    catalog: Catalog
     messages: MessageService
     permissions: PermissionService
 

@@ -102,11 +102,12 @@ class TaskSessionRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resume(msgspec.Struct, frozen=True, kw_only=True):
-    """task.session.resume."""
+    """task.session.resume. `open_queue`: a person asked, so a queue that waited for a person goes on."""
 
     task_id: Id
     session_id: Id
     wait: bool | None = None
+    open_queue: bool | None = None
 
 
 class Recover(msgspec.Struct, frozen=True, kw_only=True):

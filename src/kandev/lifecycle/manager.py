@@ -18,6 +18,7 @@ from kandev.domain.models import Event, Message
 from kandev.domain.models import now as stamp
 from kandev.domain.resume import LaunchAgentRequest
 from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError
+from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied, Superseded
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
@@ -68,6 +69,7 @@ class LifecycleManager:
         record: Recorder,
         publish: Callable[[Sequence[Event]], None],
         timing: Timing,
+        agent_logs: AgentLogs,
     ) -> None:
         self._store = store
         self._runtimes = runtimes
@@ -76,6 +78,7 @@ class LifecycleManager:
         self._record = record
         self._publish = publish
         self._timing = timing
+        self._agent_logs = agent_logs
         self._executions: dict[str, AgentExecution] = {}
         self._cannot_load: set[tuple[str, str]] = set()
         self.on_broken: Callable[[str], None] = lambda _session_id: None
@@ -231,6 +234,7 @@ class LifecycleManager:
         await ingest.flush()
         ingest.end(_death(code, stderr))
         await execution.runtime.stop_instance(execution.instance, grace_s=0)
+        self._agent_logs.keep(execution.ref.session_id, execution.instance.directory)
         await execution.runtime.discard(execution.instance)
 
     async def _stderr(self, execution: AgentExecution) -> str:

@@ -117,9 +117,7 @@ def store_resume_token(
         metadata["token_proven"] = True
     if proven:
         metadata.pop("cannot_restore", None)
-        if metadata.get("fresh_after_reject"):
-            metadata.pop("fresh_after_reject")
-            metadata.pop("previous_token", None)
+        metadata.pop("previous_token", None)  # "try again" ends with the first turn of the new session
     if row.resume_token == token and metadata == row.metadata and not last_message_uuid:
         return
     tx.one(
@@ -142,7 +140,6 @@ def set_token_aside(tx: Tx, session_id: str) -> None:
     metadata = {key: value for key, value in row.metadata.items() if key not in {"token_proven", "cannot_restore"}}
     if row.resume_token:
         metadata["previous_token"] = row.resume_token
-        metadata["fresh_after_reject"] = True
     tx.one(
         "executor_swap_token",
         session_id=session_id,

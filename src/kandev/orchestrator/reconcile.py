@@ -17,6 +17,7 @@ from kandev.agentctl.segments import journal_bounds, read_journal
 from kandev.agents.base import AgentConfig
 from kandev.domain.models import Event, ExecutorRunning, Message, SessionState
 from kandev.domain.states import SessionEvent, TaskEvent
+from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.ingest import LineSplitter
@@ -47,12 +48,14 @@ class Reconciler:
         *,
         publish: Callable[[Sequence[Event]], None],
         record: Callable[[str, Sequence[Message]], None],
+        agent_logs: AgentLogs,
     ) -> None:
         self._store = store
         self._handlers = handlers
         self._run = run_directory
         self._publish = publish
         self._record = record
+        self._agent_logs = agent_logs
 
     async def run(self) -> None:
         """Settle everything that older boots left. Events are published to nobody: the port is closed."""
@@ -116,7 +119,7 @@ class Reconciler:
                     await self._commit([(reader, reader.take())])
                 await asyncio.sleep(0)
             await self._commit([self._ended(reader, row)])
-            await asyncio.to_thread(shutil.rmtree, self._directory(row), ignore_errors=True)
+            await self._discard(row)
 
     async def _settle_together(self, rows: Sequence[ExecutorRunning]) -> None:
         """Settle executions without anything to read, many in one transaction."""
@@ -125,7 +128,11 @@ class Reconciler:
             await self._commit([self._ended(self._reader(row), row) for row in part])
             for row in part:
                 if row.instance_id and os.path.isdir(self._directory(row)):
-                    await asyncio.to_thread(shutil.rmtree, self._directory(row), ignore_errors=True)
+                    await self._discard(row)
+
+    async def _discard(self, row: ExecutorRunning) -> None:
+        self._agent_logs.keep(row.session_id, self._directory(row))
+        await asyncio.to_thread(shutil.rmtree, self._directory(row), ignore_errors=True)
 
     async def _settle_stuck(self) -> None:
         """Move sessions that are STARTING or RUNNING although their row says that nothing runs."""

@@ -5,13 +5,11 @@ Specification: "GetTaskSessionStatus", "ResumeTaskSession", "ensureSessionRunnin
 
 import asyncio
 import contextlib
-import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
 
-from kandev.agents.registry import AgentRegistry
 from kandev.domain.constants import Timing
 from kandev.domain.models import (
     TERMINAL_STATES,
@@ -22,14 +20,14 @@ from kandev.domain.models import (
     ResumeOutcome,
     SessionState,
     TaskSession,
-    TurnState,
     fingerprint,
     now,
     seconds_since,
 )
 from kandev.domain.resume import evaluate_status
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, ExecutionNotFoundError, NotFound, RequestFailed, SessionEnded
+from kandev.errors import Conflict, ExecutionNotFoundError, SessionEnded
+from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.permissions import close_permissions
@@ -45,8 +43,7 @@ from kandev.store.database import Tx
 from kandev.store.rows import to_json
 from kandev.store.store import Store
 
-# What an agent of a runtime survives beside its own idleness.
-SURVIVES: Mapping[str, Sequence[str]] = {"standalone": []}
+DECISIONS = frozenset({HoldReason.TOKEN_REJECTED, HoldReason.PARKED, HoldReason.MODE})
 
 
 class TaskOperations:
@@ -60,7 +57,7 @@ class TaskOperations:
         manager: LifecycleManager,
         queue: PromptQueue,
         history: SessionHistoryManager,
-        registry: AgentRegistry,
+        agent_logs: AgentLogs,
         timing: Timing,
         boot_time: str,
         context_chars: int,
@@ -72,8 +69,8 @@ class TaskOperations:
         self._manager = manager
         self._queue = queue
         self._history = history
-        self._registry = registry
         self._timing = timing
+        self._agent_logs = agent_logs
         self._boot_time = boot_time
         self._context_chars = context_chars
         self._spawn = spawn
@@ -105,7 +102,7 @@ class TaskOperations:
             is_resumable=decision.is_resumable,
             needs_resume=decision.needs_resume,
             resume_reason=decision.reason,
-            recover_actions=recover_actions(session, row),
+            recover_actions=offered_actions(session, row),
             acp_session_id=fingerprint(row.resume_token) if row else "",
             agent=session.agent,
             runtime=session.runtime,
@@ -133,10 +130,13 @@ class TaskOperations:
 
     # ---- start, resume, recover
 
-    async def resume_task_session(self, task_id: str, session_id: str, *, wait: bool = False) -> ResumeAnswer:
+    async def resume_task_session(
+        self, task_id: str, session_id: str, *, wait: bool = False, open_queue: bool = False
+    ) -> ResumeAnswer:
         """Resume a session: answered once its instance is stored, or with `wait` once its agent is ready.
 
-        A person asked, so the queue is opened. Raises SessionEnded for FAILED, COMPLETED and CANCELLED.
+        `open_queue`: a person asked for it, so a queue that waited for a person goes on; opening a page does not ask.
+        Raises SessionEnded for FAILED, COMPLETED and CANCELLED.
         """
         session = self._store.session(session_id, task_id=task_id)
         if session.state in TERMINAL_STATES:
@@ -146,7 +146,10 @@ class TaskOperations:
                 reason=reason,
                 actions=recover_actions(session, self._store.executor(session_id)),
             )
+        if open_queue and not session.parked_reason:
+            self._publish(await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN)))
         answer = await self._executor.resume_session(session_id)
+        self._queue.kick(session_id)
         if wait:
             await self._executor.ensure_running(session_id)
             answer = msgspec.structs.replace(answer, state=self._store.session(session_id).state)
@@ -257,66 +260,17 @@ class TaskOperations:
 
         self._publish(await self._store.write(job))
 
-    # ---- settings
-
-    async def set_mode(self, session_id: str, mode_id: str) -> dict[str, Any]:
-        """Set the agent's mode and keep it for every later start (WIRE-12). Without an agent it is only kept."""
-        return await self._set(
-            session_id,
-            method="session/set_mode",
-            build=lambda n, agent: acp.set_mode(n, agent, mode_id),
-            keep=lambda tx: tx.run("session_set_mode", id=session_id, mode=mode_id, now=now()),
-            told=Event(action="session.mode_changed", session_id=session_id, payload={"mode": mode_id}),
-        )
-
-    async def set_config_option(self, session_id: str, config_id: str, value: str | bool) -> dict[str, Any]:  # noqa: FBT001 - the option's value
-        """Set one of the agent's options and keep it for every later start."""
-        options = {**self._store.session(session_id).config_options, config_id: value}
-        return await self._set(
-            session_id,
-            method="session/set_config_option",
-            build=lambda n, agent: acp.set_config_option(n, agent, config_id, value),
-            keep=lambda tx: tx.run("session_set_options", id=session_id, config_options=to_json(options), now=now()),
-            told=Event(action="session.options_changed", session_id=session_id, payload={"chosen": options}),
-        )
-
-    async def _set(
-        self,
-        session_id: str,
-        *,
-        method: str,
-        build: Callable[[int, str], bytes],
-        keep: Callable[[Tx], object],
-        told: Event,
-    ) -> dict[str, Any]:
-        session = self._store.session(session_id)
-        execution = self._executor.running(session_id)
-        answer: Any = None
-        if execution is not None:
-            try:
-                response = await execution.ingest.request(
-                    method,
-                    lambda n: build(n, execution.agent_session_id),
-                    inactivity_s=self._timing.rpc_inactivity_s,
-                )
-            except RequestFailed as error:
-                raise Conflict(f"The agent refused: {error.message}", reason="agent_refused") from error
-            answer = response.result
-        await self._store.write(keep)
-        self._publish([msgspec.structs.replace(told, task_id=session.task_id)])
-        return {"applied": execution is not None, "answer": answer}
-
     # ---- looking
 
     async def logs(self, session_id: str, limit: int) -> dict[str, Any]:
         """Return the end of the agent's stderr, and the stages of the resumes."""
         session = self._store.session(session_id)
         execution = self._manager.get(session.id)
-        stderr = await execution.client.stderr_tail(limit) if execution is not None else ""
+        if execution is not None:
+            stderr = await execution.client.stderr_tail(limit)
+        else:
+            stderr = self._agent_logs.tail(session_id, limit)
         outcomes: list[ResumeOutcome] = self._store.resumes(session_id)
-        if not stderr:
-            last = self._store.last_turn(session_id)
-            stderr = last.error if last and last.state is TurnState.INTERRUPTED else ""
         return {"stderr": stderr, "stages": [msgspec.to_builtins(outcome) for outcome in outcomes]}
 
     async def recap_preview(self, session_id: str) -> dict[str, Any]:
@@ -331,45 +285,6 @@ class TaskOperations:
         prepared = await self._executor.rebuild_workspace(session_id)
         return {"how": prepared.how, "path": prepared.workspace.path, "note": prepared.note}
 
-    async def list_agents(self) -> list[dict[str, Any]]:
-        """Return the agents with their flags, and whether each could be started now."""
-        return [self._agent_view(agent.name) for agent in self._registry.all()]
-
-    async def check_agent(self, name: str) -> dict[str, Any]:
-        """Return one agent. Raises NotFound."""
-        return self._agent_view(name)
-
-    def _agent_view(self, name: str) -> dict[str, Any]:
-        agent, check = self._registry.get(name), self._registry.check(name, os.environ)
-        return {
-            "display_name": agent.display_name,
-            "protocol": agent.protocol,
-            "native_session_resume": agent.session.native_session_resume,
-            "history_context_injection": agent.session.history_context_injection,
-            "resume_flag": agent.session.resume_flag,
-            **msgspec.structs.asdict(check),
-        }
-
-    async def list_runtimes(self) -> list[dict[str, Any]]:
-        """Return the runtimes of this backend and what their agents survive."""
-        return [{"name": name, "survives": SURVIVES.get(name, [])} for name in self._manager.runtime_names]
-
-    async def find(self, prefix: str) -> dict[str, str]:
-        """Return the session, or the newest session of the task, whose id begins with `prefix`."""
-        database = self._store.database
-        sessions = database.all("ids_like_session", prefix=prefix)
-        tasks = database.all("ids_like_task", prefix=prefix)
-        candidates = [row["id"] for row in (*sessions, *tasks)]
-        exact = [c for c in candidates if c == prefix]
-        if len(exact or candidates) > 1:
-            raise Conflict(f"{prefix!r} could be any of several.", reason="ambiguous", candidates=candidates)
-        if not candidates:
-            raise NotFound(f"No session and no task begins with {prefix!r}.", id=prefix)
-        if sessions:
-            return {"task_id": sessions[0]["task_id"], "session_id": sessions[0]["id"]}
-        newest = database.one("newest_session_of_task", task_id=tasks[0]["id"])
-        return {"task_id": tasks[0]["id"], "session_id": newest["id"] if newest else ""}
-
 
 def recover_actions(session: TaskSession, row: ExecutorRunning | None) -> list[str]:
     """Return the actions of `task.session.recover` that are possible now."""
@@ -381,14 +296,20 @@ def recover_actions(session: TaskSession, row: ExecutorRunning | None) -> list[s
     return actions
 
 
+def offered_actions(session: TaskSession, row: ExecutorRunning | None) -> list[str]:
+    """Return those that a person is offered: none where the session goes on with a message."""
+    stuck = session.state in TERMINAL_STATES or session.parked_reason or session.queue_held in DECISIONS
+    return recover_actions(session, row) if stuck else []
+
+
 def _needs(session: TaskSession, permissions: int) -> str:
     """Return what the session needs of a person: permission, login, decision, or none."""
     if permissions:
         return "permission"
     if session.queue_held == HoldReason.LOGIN:
         return "login"
-    decisions = {HoldReason.TOKEN_REJECTED, HoldReason.PARKED, HoldReason.INTERRUPTED, HoldReason.MODE}
-    return "decision" if session.queue_held in decisions or session.state is SessionState.FAILED else "none"
+    waits = session.queue_held in DECISIONS or session.queue_held == HoldReason.INTERRUPTED
+    return "decision" if waits or session.state is SessionState.FAILED else "none"
 
 
 def _recover_job(tx: Tx, session: TaskSession, action: str) -> list[Event]:
@@ -411,7 +332,6 @@ def _put_token_back(tx: Tx, session_id: str) -> None:
     token = metadata.pop("previous_token", "")
     if row is None or not token:
         raise Conflict("There is no earlier session to try again.", reason="not_possible")
-    metadata.pop("fresh_after_reject", None)
     metadata["token_proven"] = True
     tx.one(
         "executor_swap_token",

@@ -24,6 +24,7 @@ from kandev.domain.models import (
 )
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import Conflict, Invalid, KandevError
+from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.session_history import SessionHistoryManager
 from kandev.orchestrator.messages import new_prompt
 from kandev.orchestrator.task_operations import TaskOperations
@@ -48,6 +49,7 @@ class TaskService:
         history: SessionHistoryManager,
         registry: AgentRegistry,
         *,
+        agent_logs: AgentLogs,
         directory: Path,
         runtimes: Sequence[str],
         kick: Callable[[str], None],
@@ -58,6 +60,7 @@ class TaskService:
         self._worktrees = worktrees
         self._history = history
         self._registry = registry
+        self._agent_logs = agent_logs
         self._directory = directory
         self._runtimes = runtimes
         self._kick = kick
@@ -203,8 +206,7 @@ class TaskService:
             await self._remove_workspace(session, force=force, delete_branch=delete_branch)
         await self._store.write(lambda tx: tx.run("task_set_intent", id=task_id, intent=intent, now=now()))
         for session in self._store.sessions(task_id):
-            await self._history.delete(session.id)
-            self._store.forget_session(session.id)
+            await self._forget(session.id)
         await self._store.write(lambda tx: tx.run("task_delete", id=task_id))
         self._publish([Event(action="task.deleted", task_id=task.id, payload={"task_id": task.id})])
 
@@ -214,11 +216,16 @@ class TaskService:
         await self._operations.end_agent(session_id, why="stopped")
         await self._remove_workspace(session, force=force, delete_branch=False)
         await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent="delete", now=now()))
-        await self._history.delete(session_id)
-        self._store.forget_session(session_id)
+        await self._forget(session_id)
         await self._store.write(lambda tx: tx.run("session_delete", id=session_id))
         payload = {"task_id": task_id, "session_id": session_id, "new_state": "DELETED"}
         self._publish([Event(action="task.updated", task_id=task_id, payload=payload)])
+
+    async def _forget(self, session_id: str) -> None:
+        """Remove what is kept of a session outside of the database."""
+        await self._history.delete(session_id)
+        self._agent_logs.delete(session_id)
+        self._store.forget_session(session_id)
 
     async def _remove_workspace(self, session: TaskSession, *, force: bool, delete_branch: bool) -> None:
         workspace = msgspec.json.decode(self._store.settings(session.id).workspace, type=Workspace)

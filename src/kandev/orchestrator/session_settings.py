@@ -1,0 +1,79 @@
+"""The agent's mode and options: set now where it runs, and kept for every later start (WIRE-12)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from kandev.domain.constants import Timing
+from kandev.domain.models import Event, now
+from kandev.errors import Conflict, RequestFailed
+from kandev.lifecycle.execution import AgentExecution
+from kandev.protocols import acp
+from kandev.store.database import Tx
+from kandev.store.rows import to_json
+from kandev.store.store import Store
+
+
+class SessionSettings:
+    """Sets what a session wants of its agent. `running` finds the live agent of a session."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        running: Callable[[str], AgentExecution | None],
+        timing: Timing,
+        publish: Callable[[Sequence[Event]], None],
+    ) -> None:
+        self._store = store
+        self._running = running
+        self._timing = timing
+        self._publish = publish
+
+    async def set_mode(self, session_id: str, mode_id: str) -> dict[str, Any]:
+        """Set the agent's mode and keep it for every later start (WIRE-12). Without an agent it is only kept."""
+        return await self._set(
+            session_id,
+            method="session/set_mode",
+            build=lambda n, agent: acp.set_mode(n, agent, mode_id),
+            keep=lambda tx: tx.run("session_set_mode", id=session_id, mode=mode_id, now=now()),
+            told=Event(action="session.mode_changed", session_id=session_id, payload={"mode": mode_id}),
+        )
+
+    async def set_config_option(self, session_id: str, config_id: str, value: str | bool) -> dict[str, Any]:  # noqa: FBT001 - the option's value
+        """Set one of the agent's options and keep it for every later start."""
+        options = {**self._store.session(session_id).config_options, config_id: value}
+        return await self._set(
+            session_id,
+            method="session/set_config_option",
+            build=lambda n, agent: acp.set_config_option(n, agent, config_id, value),
+            keep=lambda tx: tx.run("session_set_options", id=session_id, config_options=to_json(options), now=now()),
+            told=Event(action="session.options_changed", session_id=session_id, payload={"chosen": options}),
+        )
+
+    async def _set(
+        self,
+        session_id: str,
+        *,
+        method: str,
+        build: Callable[[int, str], bytes],
+        keep: Callable[[Tx], object],
+        told: Event,
+    ) -> dict[str, Any]:
+        session = self._store.session(session_id)
+        execution = self._running(session_id)
+        answer: Any = None
+        if execution is not None:
+            try:
+                response = await execution.ingest.request(
+                    method,
+                    lambda n: build(n, execution.agent_session_id),
+                    inactivity_s=self._timing.rpc_inactivity_s,
+                )
+            except RequestFailed as error:
+                raise Conflict(f"The agent refused: {error.message}", reason="agent_refused") from error
+            answer = response.result
+        await self._store.write(keep)
+        self._publish([msgspec.structs.replace(told, task_id=session.task_id)])
+        return {"applied": execution is not None, "answer": answer}
