@@ -230,6 +230,8 @@ class LifecycleManager:
         exited = ingest.reader.exit
         code = exited.code if exited else None
         why = execution.ending or ("" if execution.ready else "start_failed")
+        # From here on nobody takes it for a live agent: whoever is told of the end may resume at once.
+        execution.ready = False
         ingest.reader.agent_ended(stderr=stderr, why=why)
         await ingest.flush()
         ingest.end(_death(code, stderr))
