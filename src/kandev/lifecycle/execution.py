@@ -94,9 +94,14 @@ class AgentExecution:
         """The agent's own session id: the resume token. Not to be logged (TOK-9)."""
         return self.state.agent_session_id
 
+    @property
+    def live(self) -> bool:
+        """True when a prompt can reach the agent now."""
+        return self.ready and not self.ending and self.ingest.open
+
     def require_live(self) -> None:
         """Raise ExecutionNotFoundError unless a prompt can reach the agent now."""
-        if not self.ready or self.ending or self.ended.is_set():
+        if not self.live:
             raise ExecutionNotFoundError("No agent runs for this session.")
 
     def require_not_ending(self) -> None:

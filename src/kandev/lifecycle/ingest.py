@@ -22,7 +22,6 @@ from kandev.errors import (
     RequestFailed,
     StorageFull,
     StorageLocked,
-    Unavailable,
 )
 from kandev.lifecycle.batch import Applied, Change, Superseded
 from kandev.lifecycle.reader import Reader
@@ -193,12 +192,25 @@ class Ingest:
                 return applied
 
     async def flush(self, *changes: Change) -> None:
-        """Put changes into the running batch and wait until they are committed, at once."""
+        """Put changes into the running batch and wait until they are committed, at once.
+
+        Raises ExecutionNotFoundError once the agent is gone and everything of it was stored.
+        """
+        self._require_open()
         self.reader.batch.add(*changes)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         self._hurry()
         await waiter
+
+    @property
+    def open(self) -> bool:
+        """False once the agent is gone and nothing is committed any more."""
+        return self._ended is None
+
+    def _require_open(self) -> None:
+        if self._ended is not None:
+            raise ExecutionNotFoundError("The agent is not running any more.")
 
     def _hurry(self) -> None:
         self.reader.batch.urgent = True
@@ -229,8 +241,7 @@ class Ingest:
 
     async def transmit(self, line: bytes) -> None:
         """Store a line, then send it; return once agentctl wrote it. Raises ExecutionNotFoundError."""
-        if self._ended is not None:
-            raise ExecutionNotFoundError("The agent is not running any more.")
+        self._require_open()
         number = self.reader.queue_line(line)
         written: asyncio.Future[None] = self._loop.create_future()
         self._written[number] = written
@@ -238,14 +249,14 @@ class Ingest:
         await written
 
     async def request(
-        self, method: str, build: Callable[[int], bytes], *, turn_id: str = "", inactivity_s: float | None = None
+        self, method: str, build: Callable[[int], bytes], *, mode: str = "", inactivity_s: float | None = None
     ) -> acp.Response:
         """Send a request and wait for its answer, which is committed by then.
 
-        `inactivity_s` is a deadline that any message resets (WIRE-10); None: none. Raises AgentSilent, RequestFailed,
-        ExecutionNotFoundError, AgentDied.
+        `mode` is what a session/set_mode sets. `inactivity_s` is a deadline that any message resets (WIRE-10); None:
+        none. Raises AgentSilent, RequestFailed, ExecutionNotFoundError, AgentDied.
         """
-        answer = await self.post(method, build, turn_id=turn_id)
+        answer = await self.post(method, build, mode=mode)
         response = await self._within(answer, method, inactivity_s)
         if response.error is not None:
             text = acp.error_text(response.error, hide=self.reader.state.agent_session_id)
@@ -259,12 +270,11 @@ class Ingest:
         return response
 
     async def post(
-        self, method: str, build: Callable[[int], bytes], *, turn_id: str = ""
+        self, method: str, build: Callable[[int], bytes], *, turn_id: str = "", mode: str = ""
     ) -> asyncio.Future[acp.Response]:
         """Send a request; return the future of its answer once the line is written."""
-        if self._ended is not None:
-            raise ExecutionNotFoundError("The agent is not running any more.")
-        request_id = self.reader.begin_request(method, turn_id)
+        self._require_open()
+        request_id = self.reader.begin_request(method, turn_id, mode)
         answer: asyncio.Future[acp.Response] = self._loop.create_future()
         answer.add_done_callback(_retrieve)
         self._answers[request_id] = answer
@@ -301,7 +311,7 @@ class Ingest:
         for written in self._written.values():
             _fail(written, ExecutionNotFoundError("The agent ended before this was sent."))
         for waiter in self._waiters:
-            _fail(waiter, Unavailable("The agent ended."))
+            _fail(waiter, error)
         self._answers.clear()
         self._written.clear()
         self._waiters.clear()

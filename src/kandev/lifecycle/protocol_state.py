@@ -26,10 +26,11 @@ class OpenMessage(msgspec.Struct, kw_only=True):
 
 
 class InFlight(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the agent that has no answer yet, and the turn whose prompt it is."""
+    """A request to the agent that has no answer yet: the turn whose prompt it is, or the mode that it sets."""
 
     method: str
     turn_id: str = ""
+    mode: str = ""
 
 
 class ProtocolState(msgspec.Struct, kw_only=True):

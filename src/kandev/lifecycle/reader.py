@@ -105,11 +105,11 @@ class Reader:
         self.transcript.batch = Batch()
         return batch
 
-    def begin_request(self, method: str, turn_id: str = "") -> int:
+    def begin_request(self, method: str, turn_id: str = "", mode: str = "") -> int:
         """Give out the id of a request of ours, and remember what it is for."""
         request_id = self.state.next_rpc
         self.state.next_rpc += 1
-        self.state.in_flight[request_id] = InFlight(method=method, turn_id=turn_id)
+        self.state.in_flight[request_id] = InFlight(method=method, turn_id=turn_id, mode=mode)
         return request_id
 
     def queue_line(self, line: bytes) -> int:
@@ -253,6 +253,11 @@ class Reader:
                 self._session_answered(flight.method, response.result)
             case "session/prompt":
                 self._prompt_answered(flight.turn_id, response)
+            case "session/set_mode" if response.error is None:
+                # The answer is empty, and not every agent sends an update of its own with it (seen: Codex).
+                self.transcript.set_agent_state("mode", flight.mode, "session.mode_changed")
+            case "session/set_config_option" if response.error is None:
+                self._options_answered(acp.session_setup(response.result))
             case _:
                 pass
         self.batch.urgent = True
@@ -274,6 +279,9 @@ class Reader:
             modes = [{"id": mode.id, "name": mode.name, "description": mode.description} for mode in setup.modes]
             self.transcript.set_agent_state("modes", modes, "session.mode_changed")
             self.transcript.set_agent_state("mode", setup.current_mode, "session.mode_changed")
+        self._options_answered(setup)
+
+    def _options_answered(self, setup: acp.SessionSetup) -> None:
         if setup.config_options:
             self.transcript.set_agent_state("options", list(setup.config_options), "session.options_changed")
 

@@ -189,6 +189,7 @@ async def apply_wanted(execution: AgentExecution, setup: acp.SessionSetup, *, in
             await execution.ingest.request(
                 method,
                 lambda n, values=values, build=build: build(n, session_id, *values),  # type: ignore[misc]
+                mode=wanted.mode if method == "session/set_mode" else "",
                 inactivity_s=inactivity_s,
             )
         except RequestFailed as failure:

@@ -86,7 +86,7 @@ class Executor:
     def running(self, session_id: str) -> AgentExecution | None:
         """Return the session's agent if a prompt could reach it now."""
         execution = self._manager.get(session_id)
-        return execution if execution is not None and execution.ready and not execution.ending else None
+        return execution if execution is not None and execution.live else None
 
     async def resume_session(self, session_id: str) -> ResumeAnswer:
         """Start the session's agent, or join the start under way; answer once the instance is stored.
@@ -153,8 +153,8 @@ class Executor:
         start.enter("checking")
         session, row = await self._validate_and_lock(start)
         start.enter("workspace")
-        prepared = await self._workspace(session)
-        await self._services.make_room(session.id)
+        prepared = await start.unless_given_up(self._workspace(session))
+        await start.unless_given_up(self._services.make_room(session.id))
         try:
             await self._attempt(start, session, row, prepared)
         except RestoreFailed as failure:
@@ -225,8 +225,7 @@ class Executor:
             request, config, runtime_name=session.runtime, wanted=_wanted(session, config)
         )
         await self._persist_resume_state(execution, prepared.workspace)
-        if start.given_up:
-            raise GivenUp(start.given_up)
+        start.require_wanted()
         answer = self._answer(self._store.session(session.id), request.execution_id)
         if not start.accepted.done():
             start.accepted.set_result(answer)
@@ -371,7 +370,7 @@ class Executor:
         start = self._starts.get(session_id)
         if start is None or start.ready.done():
             return False
-        start.given_up = why
+        start.give_up(why)
         if start.execution is not None:
             await self._manager.stop(start.execution, why=why, grace_s=0)
         await asyncio.wait([start.ready])

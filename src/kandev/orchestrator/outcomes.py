@@ -70,7 +70,7 @@ async def record_failure(
         tx.run("resume_insert", **outcome_args(stored))
         return events
 
-    events = await store.write(job)
+    events = await store.write_patiently(job)
     code = {"code": error.code, "reason": error.reason or str(cause), "cause": str(cause), "message": error.message}
     publish([*events, start.event("session.resume.failed", code)])
 

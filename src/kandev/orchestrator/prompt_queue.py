@@ -22,7 +22,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, ExecutionNotFoundError, KandevError
+from kandev.errors import Conflict, ExecutionNotFoundError, KandevError, StorageFull, StorageLocked
 from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.execution import AgentExecution
@@ -36,7 +36,7 @@ from kandev.orchestrator.recap import recap_prompt
 from kandev.orchestrator.transitions import hold_queue, move_session, move_task, queue_event
 from kandev.store.database import Tx
 from kandev.store.rows import from_row, message_from_row
-from kandev.store.store import Store
+from kandev.store.store import STORAGE_RETRY_S, Store
 
 log = structlog.get_logger(__name__)
 
@@ -102,7 +102,7 @@ class PromptQueue:
         head = self._store.queue_head(session_id)
         if head is None or self._store.open_turn(session_id) is not None:
             return None
-        session = self._store.session(session_id)
+        session = self._store.session(session_id)  # a queue entry has its session
         blocked = session.queue_held or session.intent or session.state in TERMINAL_STATES
         return None if blocked else head
 
@@ -116,6 +116,8 @@ class PromptQueue:
                     await self._send(execution, head)
                 except NotTaken:
                     continue
+                except (StorageFull, StorageLocked):
+                    await asyncio.sleep(STORAGE_RETRY_S)  # the prompt is stored; it is sent when there is room
                 except ExecutionNotFoundError as error:
                     failures += 1
                     if failures >= SEND_TRIES:

@@ -36,6 +36,7 @@ class SessionSettings:
         return await self._set(
             session_id,
             method="session/set_mode",
+            mode=mode_id,
             build=lambda n, agent: acp.set_mode(n, agent, mode_id),
             keep=lambda tx: tx.run("session_set_mode", id=session_id, mode=mode_id, now=now()),
             told=Event(action="session.mode_changed", session_id=session_id, payload={"mode": mode_id}),
@@ -60,6 +61,7 @@ class SessionSettings:
         build: Callable[[int, str], bytes],
         keep: Callable[[Tx], object],
         told: Event,
+        mode: str = "",
     ) -> dict[str, Any]:
         session = self._store.session(session_id)
         execution = self._running(session_id)
@@ -69,6 +71,7 @@ class SessionSettings:
                 response = await execution.ingest.request(
                     method,
                     lambda n: build(n, execution.agent_session_id),
+                    mode=mode,
                     inactivity_s=self._timing.rpc_inactivity_s,
                 )
             except RequestFailed as error:

@@ -1,8 +1,8 @@
 """One start of an agent under way: who waits for it, how far it is, and whether somebody gave it up."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from kandev.domain.failures import FailureCause, LoadFailure
 from kandev.domain.models import Event, ResumeOutcome, SessionState, new_id, now
@@ -16,6 +16,8 @@ from kandev.errors import (
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.session import RestoreFailed
 from kandev.orchestrator.views import ResumeAnswer
+
+T = TypeVar("T")
 
 
 class GivenUp(KandevError):
@@ -42,6 +44,7 @@ class Start:
         self.stage = ""
         self.stages: dict[str, float] = {}
         self.started_at = now()
+        self._unwanted = asyncio.Event()
         self._publish = publish
         self._loop = loop
         self._began = self._stage_began = loop.time()
@@ -56,8 +59,31 @@ class Start:
         self.stage, self._stage_began = stage, at
         payload = {"stage": stage, "elapsed_ms": round((at - self._began) * 1000, 1)}
         self._publish([self.event("session.resume.progress", payload)])
+        self.require_wanted()
+
+    def give_up(self, why: str) -> None:
+        """Say that nobody wants this start any more; it ends at whatever it waits for."""
+        self.given_up = why
+        self._unwanted.set()
+
+    def require_wanted(self) -> None:
+        """Raise GivenUp when nobody wants this start any more."""
         if self.given_up:
             raise GivenUp(self.given_up)
+
+    async def unless_given_up(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for `work`; a start that is given up cancels it and raises GivenUp (RACE-6)."""
+        task = asyncio.ensure_future(work)
+        unwanted = asyncio.ensure_future(self._unwanted.wait())
+        try:
+            await asyncio.wait({task, unwanted}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+                self.require_wanted()
+            return task.result()
+        finally:
+            unwanted.cancel()
 
     def event(self, action: str, payload: Mapping[str, Any]) -> Event:
         """Return a notification about this start's session."""

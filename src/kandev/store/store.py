@@ -1,9 +1,11 @@
 """What is read by key, and the places of messages. Changes are jobs: functions of a `Tx`, run by `write`."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from kandev.domain.models import (
     ExecutorRunning,
@@ -15,11 +17,15 @@ from kandev.domain.models import (
     TaskSession,
     Turn,
 )
-from kandev.errors import NotFound
+from kandev.errors import NotFound, StorageFull, StorageLocked
 from kandev.store.database import Database, Tx
 from kandev.store.rows import from_row, message_from_row
 
 T = TypeVar("T")
+
+STORAGE_RETRY_S = 1.0
+
+log = structlog.get_logger(__name__)
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +50,15 @@ class Store:
     async def write(self, job: Callable[[Tx], T]) -> T:
         """Run a job in one transaction; see `Database.write`."""
         return await self._db.write(job)
+
+    async def write_patiently(self, job: Callable[[Tx], T]) -> T:
+        """Write what must not be given up: again and again while the disk is full or the database locked."""
+        while True:
+            try:
+                return await self._db.write(job)
+            except (StorageFull, StorageLocked) as error:
+                log.warning("store.waits", error=error.message)
+                await asyncio.sleep(STORAGE_RETRY_S)
 
     def next_seq(self, session_id: str) -> int:
         """Return the next place in a session's transcript."""
