@@ -1,4 +1,4 @@
-"""`kandev attach` on a real terminal: typed lines, live text, questions, a restart in the middle."""
+"""Commands on a real terminal: typed lines, live text, questions, a restart in the middle of `kandev attach`."""
 
 import asyncio
 import json
@@ -66,6 +66,39 @@ async def test_ui_6_a_restart_is_bridged_and_nothing_is_shown_twice(backend: Bac
         terminal.type("what is the word?")
         await terminal.expect("apple", times=3)
         assert terminal.shown.count("You: remember apple") == 1
+
+
+async def test_perm_1_a_wait_asks_the_person_at_the_terminal(backend: Backend, session: str) -> None:
+    """The options are shown, a wrong answer is asked again, and the turn goes on with the right one."""
+    command = [sys.executable, "-m", "kandev", "send", session, "ask", "--wait"]
+    async with Terminal(command, backend.env()) as terminal:
+        await terminal.expect("Your answer")
+        terminal.type("7")
+        await terminal.expect("is none of the options")
+        terminal.type("1")
+        await terminal.expect("You chose: allow")
+        assert await terminal.ended() == 0
+
+
+async def test_what_an_agent_writes_cannot_steer_the_terminal(backend: Backend, session: str) -> None:
+    """An escape sequence that the agent repeats is taken out of its answer and of the transcript."""
+    evil = "\x1b]0;a title\x07and \x1b[2Jmore"
+    for command in (["send", session, evil, "--wait"], ["history", session]):
+        async with Terminal([sys.executable, "-m", "kandev", *command], backend.env()) as terminal:
+            await terminal.expect("and more")
+            assert await terminal.ended() == 0
+            assert "\x1b]0;" not in terminal.shown
+            assert "\x1b[2J" not in terminal.shown
+
+
+async def test_nothing_is_deleted_without_a_yes(backend: Backend, session: str) -> None:
+    """A terminal is asked first; a script is not."""
+    async with Terminal([sys.executable, "-m", "kandev", "rm", session], backend.env()) as terminal:
+        await terminal.expect("[y/N]")
+        terminal.type("n")
+        assert await terminal.ended() == 130
+    assert (await backend.cli("status", session)).code == 0
+    assert (await backend.cli("rm", session)).code == 0
 
 
 async def test_in_a_pipe_every_event_is_a_line_of_json(backend: Backend, session: str) -> None:

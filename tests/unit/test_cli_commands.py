@@ -210,7 +210,7 @@ def test_ui_4_a_resume_that_failed_says_that_nothing_was_deleted() -> None:
         "The session could not be brought back: boom",
         "Nothing was deleted.",
     ]
-    assert "Lost: the plan" in resume_words({"how": "fresh", "lost": "the plan"}, "abc")
+    assert "Lost: the plan" in resume_words({"how": "fresh", "reason": "rejected", "lost": "the plan"}, "abc")
 
 
 def test_the_command_line_starts_lean(home: Path) -> None:

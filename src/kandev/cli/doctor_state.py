@@ -72,8 +72,8 @@ def _database(connection: sqlite3.Connection, home: Home) -> Iterator[Finding]:
         text = f"is of version {version} and will be brought to {known}, after a copy, when `kandev serve` starts."
         yield Finding(check="database", level="note", text=text)
     if not wrong:
-        size = home.database.stat().st_size / 1024**2
-        yield Finding(check="database", level="ok", text=f"{size:.1f} MB, version {version}")
+        size = home.database.stat().st_size / 1024
+        yield Finding(check="database", level="ok", text=f"{size:,.0f} KB, version {version}")
 
 
 def _sessions(connection: sqlite3.Connection, *, backend_runs: bool) -> Iterator[Finding]:

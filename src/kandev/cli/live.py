@@ -104,6 +104,8 @@ class LiveView:
         else:
             await self._catch_up(follower)
             self._line("Connected again; this is where it stands.")
+        if payload["turn"] is None:
+            self._text(self._live.end_line())
         self._questions = {}
         for request in payload.get("permissions") or []:
             self._ask(request)
@@ -210,6 +212,7 @@ class LiveView:
         self._out.note(f"Left. The agent goes on; come back with: kandev attach {self._names.typed}")
 
     async def _typed(self, follower: Follower, typed: str) -> None:
+        self._live.end_line()  # the terminal made the new line
         if not typed.strip():
             return
         if self._questions and (typed.strip().isdecimal() or typed.strip() == "cancel"):

@@ -89,13 +89,16 @@ class Output:
 
 
 def _draw(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, name in enumerate(columns):
-        table.add_column(name, overflow="ellipsis" if number == len(columns) - 1 else "fold", no_wrap=number != 0)
+        widest = max(cell_len(cell) for cell in (name, *(row[number] for row in rows)))
+        # The last column holds words and is wrapped; the others are names and stay whole.
+        table.add_column(name, min_width=None if number == len(columns) - 1 else widest)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     Console(highlight=False).print(table)

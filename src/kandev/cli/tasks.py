@@ -7,7 +7,7 @@ import click
 
 from kandev.cli.options import id_argument, text_or_stdin, wait_options
 from kandev.cli.plain import one_line
-from kandev.cli.run import Connected, Names, backend_command
+from kandev.cli.run import CANCELLED, Connected, Names, backend_command
 from kandev.cli.sessions import finish_turn
 from kandev.cli.words import needs_line, resume_words, stages_line
 from kandev.errors import KandevError
@@ -164,7 +164,7 @@ def _show_lines(
         lines.append(f"  {need}")
     for outcome in got.get("resumes") or []:
         first, *more = resume_words(outcome, names.typed)
-        lines.append(f"  resumed {outcome.get('started_at', '')}: {first}")
+        lines.append(f"  {outcome['started_at']}  {first}")
         lines += [f"    {line}" for line in more]
         if outcome.get("stages"):
             lines.append(f"    {stages_line(outcome['stages'])}")
@@ -197,20 +197,23 @@ async def complete(context: Connected, *, prefix: str) -> None:
 @click.option("--delete-branch", is_flag=True, help="Delete the branch too; it is kept otherwise.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @backend_command
-async def rm(context: Connected, *, prefix: str, force: bool, delete_branch: bool, yes: bool) -> None:
+async def rm(context: Connected, *, prefix: str, force: bool, delete_branch: bool, yes: bool) -> int:
     """Delete a task with its sessions, or one session of several. The branch is kept unless told otherwise."""
     names = await context.task_names(prefix)
     listed = await context.client.call("task.session.list", task_id=names.task_id)
     one_of_several = not names.task_id.startswith(prefix) and len(listed["sessions"]) > 1
     kind, identity = ("session", names.session_id) if one_of_several else ("task", names.task_id)
-    if context.out.interactive and not (yes or force):
-        click.confirm(f"Delete {kind} {identity} and its transcript?", abort=True, err=True)
+    asked = context.out.interactive and not (yes or force)
+    if asked and not click.confirm(f"Delete {kind} {identity} and its transcript?", err=True):
+        context.out.note("Nothing was deleted.")
+        return CANCELLED
     if one_of_several:
         await context.client.call("task.session.delete", **names.both)
     else:
         await context.client.call("task.delete", task_id=names.task_id, force=force, delete_branch=delete_branch)
     kept = "" if delete_branch or one_of_several else " Its branch, if it had one, is kept."
     context.out.result({"deleted": identity, "kind": kind}, f"Deleted {kind} {identity}.{kept}")
+    return 0
 
 
 @click.command()

@@ -24,7 +24,7 @@ def message_text(message: Mapping[str, Any], agent: str) -> str:
         "message": f"{who}: {content}",
         "thinking": f"{who} (thinking): {content}",
         "tool_call": f"  {tool_line(message)}",
-        "plan": f"  plan: {content}",
+        "plan": "  plan:\n    " + content.replace("\n", "\n    "),
         "permission_request": f"  permission: {one_line(content)} ({asked})",
         "status": f"── {content}",
         "error": f"── {content}",

@@ -241,20 +241,20 @@ async def _watch(follower: Follower, news: asyncio.Event, out: Output) -> None:
             if isinstance(update, Lost):
                 out.progress("connection lost, trying again")
             elif isinstance(update, Notification):
-                show_progress(update, out)
+                show_progress(update, out, doing="Bringing the session back")
             news.set()
     finally:
         news.set()  # a follower that gave up says why when it is called
 
 
-def show_progress(update: Notification, out: Output) -> None:
-    """Show the stage of a resume, or that the agent works."""
+def show_progress(update: Notification, out: Output, *, doing: str = "Getting the agent ready") -> None:
+    """Show the stage of a start or resume, or that the agent works."""
     payload = update.payload
     if update.action == "session.resume.progress":
         elapsed = float(payload.get("elapsed_ms") or 0) / 1000
         duration = f" · {elapsed:.0f} s" if elapsed >= 1 else ""
         stage = str(payload.get("stage"))
-        out.progress(f"Bringing the session back: {STAGES.get(stage, stage)}{duration}")
+        out.progress(f"{doing}: {STAGES.get(stage, stage)}{duration}")
     elif update.action == "session.turn.started":
         out.progress("The agent is working")
 

@@ -79,6 +79,8 @@ def resume_words(outcome: Mapping[str, Any], session: str) -> list[str]:
     if error:
         return [f"The session could not be brought back: {one_line(error)}", "Nothing was deleted."]
     how = str(outcome.get("how") or "")
+    if how == "fresh" and not outcome.get("reason"):
+        return ["The agent was started."]  # for the first time: there was nothing to restore
     fact, kept = _HOW.get(how, (f"The session is back ({how or 'no details'}).", ""))
     lines = [fact]
     # How a memory was restored is the agent's affair; why it could not be is a person's.
