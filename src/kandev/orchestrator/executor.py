@@ -28,12 +28,11 @@ from kandev.domain.resume import LaunchAgentRequest, build_resume_request
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import Conflict, Internal, KandevError, SessionEnded, Stopping, Unavailable
 from kandev.lifecycle.batch import Applied
-from kandev.lifecycle.effects import Notice
 from kandev.lifecycle.execution import AgentExecution, Wanted
-from kandev.lifecycle.manager import LifecycleManager, Started
+from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.session import InitialPrompt, RestoreFailed
 from kandev.orchestrator import notices
-from kandev.orchestrator.outcomes import outcome_args, record_failure
+from kandev.orchestrator.outcomes import how_it_came_up, outcome_args, ready_notices, record_failure
 from kandev.orchestrator.starting import GivenUp, Start
 from kandev.orchestrator.transitions import hold_queue, move_session, move_task
 from kandev.orchestrator.views import ResumeAnswer
@@ -309,13 +308,13 @@ class Executor:
         start.enter("ready")
         execution.ready = True
         outcome = start.outcome(
-            how=_how(started, session, launch=start.launch),
+            how=how_it_came_up(started, session, launch=start.launch),
             reason=started.restored.reason,
             lost=started.restored.lost,
         )
         said = [
             notices.placed_notice(self._store, session.id, notice)
-            for notice in _ready_notices(started, outcome.how, execution)
+            for notice in ready_notices(started, outcome.how, execution)
         ]
 
         def change(tx: Tx, applied: Applied) -> None:
@@ -379,46 +378,3 @@ class Executor:
 
 def _wanted(session: TaskSession, config: AgentConfig) -> Wanted:
     return Wanted(mode=session.mode or config.mode, model=session.model or config.model, options=session.config_options)
-
-
-def _how(started: Started, session: TaskSession, *, launch: bool) -> str:
-    if started.restored.how == "native":
-        return "native"
-    if session.recap_pending:
-        return "recap"
-    if started.initial is InitialPrompt.INJECT:
-        return "injection"
-    return "fresh" if launch or started.restored.reason else "idle"
-
-
-def _ready_notices(started: Started, how: str, execution: AgentExecution) -> list[Notice]:
-    said = []
-    restored = started.restored
-    if restored.lost:
-        said.append(
-            notices.status(
-                "cannot_restore",
-                f"A new agent session was started: {restored.reason}. The transcript is kept; {restored.lost} is not "
-                "available. You can continue with a recap.",
-                "recap",
-            )
-        )
-    elif how == "idle" and execution.request.acp_session_id:
-        said.append(
-            notices.status(
-                "resumed",
-                f"{execution.config.display_name} was started again and does not remember this conversation. "
-                "The transcript is kept. You can continue with a recap.",
-                "recap",
-            )
-        )
-    if restored.mode_failed:
-        said.append(
-            notices.status(
-                "mode_not_restored",
-                f"The agent did not take back what was set ({restored.mode_failed}). No prompt is sent until you "
-                "agree: send a message, or resume the queue.",
-                "queue_resume",
-            )
-        )
-    return said

@@ -1,4 +1,4 @@
-"""What a failed start leaves behind: state, token, queue, outcome and notice in one commit (design, section 4)."""
+"""How a start went. Of a failed one: state, token, queue, outcome and notice, in one commit (design, section 4)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +17,9 @@ from kandev.domain.models import Event, HoldReason, ResumeOutcome, RowStatus, Se
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import KandevError, RequestFailed
 from kandev.lifecycle.effects import Notice
+from kandev.lifecycle.execution import AgentExecution
+from kandev.lifecycle.manager import Started
+from kandev.lifecycle.session import InitialPrompt
 from kandev.orchestrator import notices
 from kandev.orchestrator.event_handlers import count_failure, set_token_aside
 from kandev.orchestrator.starting import Start, cause_of
@@ -133,3 +136,48 @@ def _owner(error: KandevError) -> str:
 
 def _died_details(error: KandevError) -> dict[str, Any]:
     return {key: error.details[key] for key in ("exit_code", "stderr") if error.details.get(key)}
+
+
+def how_it_came_up(started: Started, session: TaskSession, *, launch: bool) -> str:
+    """Return the outcome's `how`: native, recap, injection, fresh or idle."""
+    if started.restored.how == "native":
+        return "native"
+    if session.recap_pending:
+        return "recap"
+    if started.initial is InitialPrompt.INJECT:
+        return "injection"
+    return "fresh" if launch or started.restored.reason else "idle"
+
+
+def ready_notices(started: Started, how: str, execution: AgentExecution) -> list[Notice]:
+    """Return what the transcript says of an agent that came up: what was lost, and what it did not take back."""
+    said = []
+    restored = started.restored
+    if restored.lost:
+        said.append(
+            notices.status(
+                "cannot_restore",
+                f"A new agent session was started: {restored.reason}. The transcript is kept; {restored.lost} is not "
+                "available. You can continue with a recap.",
+                "recap",
+            )
+        )
+    elif how == "idle" and execution.request.acp_session_id:
+        said.append(
+            notices.status(
+                "resumed",
+                f"{execution.config.display_name} was started again and does not remember this conversation. "
+                "The transcript is kept. You can continue with a recap.",
+                "recap",
+            )
+        )
+    if restored.mode_failed:
+        said.append(
+            notices.status(
+                "mode_not_restored",
+                f"The agent did not take back what was set ({restored.mode_failed}). No prompt is sent until you "
+                "agree: send a message, or resume the queue.",
+                "queue_resume",
+            )
+        )
+    return said
