@@ -249,15 +249,13 @@ async def build_effective_prompt(execution: AgentExecution, prompt: QueuedPrompt
     return prompt.content, ""
 
 
-async def send_prompt(execution: AgentExecution, turn: Turn, text: str, *, injected: str, timing: Timing) -> None:
+async def send_prompt(execution: AgentExecution, turn: Turn, text: str, *, injected: str) -> None:
     """Send the prompt of a turn that is stored; return once agentctl wrote it. The turn's end is an effect.
 
-    Raises ExecutionNotFoundError when it provably reached nobody.
+    The turn is in flight before this first waits: a cancel finds it there. Raises ExecutionNotFoundError when the
+    prompt provably reached nobody.
     """
     execution.require_live()
-    if execution.state.phase is Phase.REPLAYING:
-        await replay_quiet(execution, timing)
-        execution.require_live()
     reader, state = execution.ingest.reader, execution.state
     reader.transcript.begin_turn(turn.id)
     reader.said = False
@@ -275,7 +273,9 @@ async def send_prompt(execution: AgentExecution, turn: Turn, text: str, *, injec
 
 
 async def replay_quiet(execution: AgentExecution, timing: Timing) -> None:
-    """Wait until nothing came for a moment: some agents answer load first and replay afterwards (HIST-1)."""
+    """Wait, behind a load, until nothing came for a moment: some agents answer first and replay then (HIST-1)."""
+    if execution.state.phase is not Phase.REPLAYING:
+        return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timing.replay_quiet_max_s
     while True:

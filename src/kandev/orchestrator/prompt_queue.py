@@ -28,7 +28,7 @@ from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.recording import HistoryRecorder
-from kandev.lifecycle.session import History, build_effective_prompt, send_prompt
+from kandev.lifecycle.session import History, build_effective_prompt, replay_quiet, send_prompt
 from kandev.orchestrator import notices
 from kandev.orchestrator.event_handlers import end_turn, put_back
 from kandev.orchestrator.executor import Executor
@@ -157,10 +157,11 @@ class PromptQueue:
         execution.active_at = asyncio.get_running_loop().time()
         try:
             text, injected = await self._effective(execution, head)
+            await replay_quiet(execution, self._timing)
             if self._store.turn(turn.id).cancel_requested_at:
                 await self._end_unsent(execution.ref, turn)
                 return
-            await send_prompt(execution, turn, text, injected=injected, timing=self._timing)
+            await send_prompt(execution, turn, text, injected=injected)
         except KandevError as error:
             await self._undo(execution, turn)
             raise ExecutionNotFoundError(error.message) from error
