@@ -1,8 +1,9 @@
 """An agent built with the official SDK: a reading of the protocol that is independent of ours.
 
-Run: python tests/fakes/sdk_agent.py STORE_DIR. Sessions are files in STORE_DIR, so that another process loads them.
-It answers a prompt with "N: TEXT | TEXT ...", all texts of the session so far; a prompt that begins with "ask" makes
-it ask for permission first and answers "chose OPTION". Load replays; resume does not.
+Run: python tests/fakes/sdk_agent.py STORE_DIR [--load-only]. Sessions are files in STORE_DIR, so that another process
+loads them. It answers a prompt with "N: TEXT | TEXT ...", all texts of the session so far; a prompt that begins with
+"ask" makes it ask for permission first and answers "chose OPTION". Load replays; resume does not, and is not offered
+with --load-only.
 """
 
 import asyncio
@@ -25,8 +26,9 @@ OPTIONS = [
 class StoringAgent:
     """Keeps each session as a list of [role, text] in one JSON file."""
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, *, resumes: bool) -> None:
         self.store = store
+        self.resumes = resumes
         self.client: Client
         self.stopping: set[str] = set()
 
@@ -35,7 +37,8 @@ class StoringAgent:
 
     async def initialize(self, protocol_version: int, **_: Any) -> schema.InitializeResponse:
         sessions = schema.SessionCapabilities(
-            resume=schema.SessionResumeCapabilities(), close=schema.SessionCloseCapabilities()
+            resume=schema.SessionResumeCapabilities() if self.resumes else None,
+            close=schema.SessionCloseCapabilities(),
         )
         return schema.InitializeResponse(
             protocol_version=min(protocol_version, acp.PROTOCOL_VERSION),
@@ -115,6 +118,7 @@ def modes() -> schema.SessionModeState:
 
 
 if __name__ == "__main__":
+    storing = StoringAgent(Path(sys.argv[1]), resumes="--load-only" not in sys.argv)
     # Without the flag the SDK refuses session/resume and session/close, which are stable since April 2026.
-    storing_agent = cast("acp.Agent", StoringAgent(Path(sys.argv[1])))  # the SDK looks methods up by name
+    storing_agent = cast("acp.Agent", storing)  # the SDK looks methods up by name
     asyncio.run(acp.run_agent(storing_agent, use_unstable_protocol=True))
