@@ -87,10 +87,10 @@ def _settle(tx: Tx, session: TaskSession, cause: FailureCause, outcome: Outcome,
     events = move_session(tx, session_id, event, error="" if cause in QUIET else error)
     if outcome.token is TokenFate.SET_ASIDE:
         set_token_aside(tx, session_id)
-    if outcome.task_state is TaskState.REVIEW:
-        events += move_task(tx, task_id, TaskEvent.SESSION_WAITING, session_id=session_id)
-    elif outcome.task_state is TaskState.FAILED:
-        events += move_task(tx, task_id, TaskEvent.SESSION_FAILED, session_id=session_id)
+    # A launch has put the task in progress; without this it would stay so although none of its sessions runs.
+    failed = outcome.task_state is TaskState.FAILED
+    event_of_task = TaskEvent.SESSION_FAILED if failed else TaskEvent.SESSION_WAITING
+    events += move_task(tx, task_id, event_of_task, session_id=session_id)
     if outcome.hold is not HoldReason.OPEN:
         events += hold_queue(tx, session_id, outcome.hold)
     if cause in COUNTED:
