@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
-from conftest import Conversations
-from conversation import Cast, Conversation
+from conversation import Cast, Conversation, Conversations
 from fakes import end
 from wire_client import CallFailed
 
