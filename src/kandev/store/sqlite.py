@@ -46,6 +46,10 @@ class SqliteDatabase:
         self._writer = GroupWriter(connection, statements, path)
         self._closed = False
 
+    def watch_commits(self, observer: Callable[[float], None]) -> None:
+        """Call `observer`, on the writer's thread, with the seconds that each commit takes."""
+        self._writer.on_commit = observer
+
     @classmethod
     def open(cls, path: Path, statements: Statements, migrations_dir: Path) -> Self:
         """Open or make the database at `path` (0600), and migrate it. Blocks; meant for before the port opens.
