@@ -88,6 +88,7 @@ class Backend:
             timing=config.timing,
             agent_logs=self._agent_logs,
         )
+            line_bytes=config.limits.line_bytes,
         self._reconciler = Reconciler(
             self.store,
             self._handlers,
@@ -96,6 +97,7 @@ class Backend:
             record=self._recorder.record,
             agent_logs=self._agent_logs,
         )
+            line_bytes=config.limits.line_bytes,
         self.executor = Executor(self.store, self.manager, self._worktrees, self, timing=config.timing)
         self.queue = PromptQueue(
             self.store,

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from conversation import Cast, Conversation, Conversations
 from fakes import end
 from wire_client import CallFailed
 
-WAITING = {"start": [{"gate": "start"}]}
+WAITING: dict[str, Any] = {"start": [{"gate": "start"}]}
 """The agent does not come up before its gate is open, so that what was acknowledged can not be sent yet."""
 
 HELD_TURN = {"match": "long", "steps": [{"text": "so far "}, {"gate": "turn"}, {"text": "done"}]}

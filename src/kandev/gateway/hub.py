@@ -32,7 +32,7 @@ BOARD_ACTIONS = frozenset({
     "task.created", "task.state_changed", "task.updated", "task.deleted",
     "session.state_changed", "session.agent_changed",
     "session.resume.progress", "session.resume.completed", "session.resume.failed",
-    "session.turn.started", "session.turn.completed",
+    "session.turn.started", "session.turn.stalled", "session.turn.completed",
     "permission.requested", "permission.resolved", "message.queue.changed",
 })  # fmt: skip
 

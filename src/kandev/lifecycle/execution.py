@@ -56,7 +56,6 @@ class AgentExecution:
         self.ending = ""
         self.ended = asyncio.Event()
         self.active_at = asyncio.get_running_loop().time()
-        self.stalled_s = 0.0
         self.runner: asyncio.Task[None] | None = None
 
     @property
@@ -88,6 +87,13 @@ class AgentExecution:
     def in_turn(self) -> bool:
         """True while a prompt has no answer."""
         return any(flight.turn_id for flight in self.state.in_flight.values())
+
+    @property
+    def silent_s(self) -> float:
+        """How many seconds the agent has said nothing in its turn; 0 without a turn, and while it waits for a person."""
+        if not self.in_turn or self.state.permissions:
+            return 0.0
+        return asyncio.get_running_loop().time() - self.ingest.last_heard
 
     @property
     def agent_session_id(self) -> str:

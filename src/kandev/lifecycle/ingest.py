@@ -13,7 +13,7 @@ from typing import Protocol
 
 import structlog
 
-from kandev.domain.constants import INGEST_YIELD_BYTES, LINE_BYTES, Timing
+from kandev.domain.constants import INGEST_YIELD_BYTES, Timing
 from kandev.domain.models import Event, Message
 from kandev.errors import (
     AgentError,
@@ -51,7 +51,7 @@ class Channel(Protocol):
 class LineSplitter:
     """Cuts a stream into lines; a line over the limit is dropped and counted instead of kept (WIRE-2)."""
 
-    def __init__(self, limit: int = LINE_BYTES) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._pieces: list[bytes] = []
         self._length = 0
@@ -63,7 +63,7 @@ class LineSplitter:
             self._keep(piece)
             return
         if self._length > self._limit:
-            reader.too_long(self._length + cut + 1)
+            reader.too_long(self._length + cut + 1, limit=self._limit)
             self._pieces, self._length = [], 0
             self.feed(piece[cut + 1 :], reader)
             return
@@ -92,6 +92,7 @@ class Ingest:
         database: Database,
         *,
         timing: Timing,
+        line_bytes: int,
         publish: Callable[[Sequence[Event]], None],
         record: Callable[[Sequence[Message]], None],
     ) -> None:
@@ -100,6 +101,7 @@ class Ingest:
         self.storage_trouble = ""
         self._db = database
         self._timing = timing
+        self._line_bytes = line_bytes
         self._publish = publish
         self._record = record
         self._dirty = asyncio.Event()
@@ -114,18 +116,20 @@ class Ingest:
         self._last_commit = 0.0
         self._ended: AgentError | None = None
         self.last_heard = self._loop.time()
+        self.heard = asyncio.Event()
 
     async def read(self, channel: Channel) -> None:
         """Read until the stream ends. Raises AgentctlError when agentctl cannot be reached any more."""
-        splitter = LineSplitter()
+        splitter = LineSplitter(self._line_bytes)
         async with contextlib.aclosing(channel.stream(self.reader.position)) as stream:
             async for data in stream:
                 self.last_heard = self._loop.time()
+                self.heard.set()
                 await self._absorb(data, splitter)
 
     async def absorb_all(self, chunks: Iterable[bytes]) -> None:
         """Apply a journal that nobody writes any more, and commit as it goes."""
-        splitter = LineSplitter()
+        splitter = LineSplitter(self._line_bytes)
         for data in chunks:
             await self._absorb(data, splitter)
 

@@ -32,6 +32,7 @@ from kandev.lifecycle.session import (
     dispatch_initial_prompt,
     initialize_agent_session,
 )
+from kandev.lifecycle.silence import watch_silence
 from kandev.runtimes.agentctl_client import AgentProcess
 from kandev.runtimes.base import Instance, InstanceRequest, Runtime
 from kandev.store.database import Tx
@@ -69,6 +70,7 @@ class LifecycleManager:
         record: Recorder,
         publish: Callable[[Sequence[Event]], None],
         timing: Timing,
+        line_bytes: int,
         agent_logs: AgentLogs,
     ) -> None:
         self._store = store
@@ -78,6 +80,7 @@ class LifecycleManager:
         self._record = record
         self._publish = publish
         self._timing = timing
+        self._line_bytes = line_bytes
         self._agent_logs = agent_logs
         self._executions: dict[str, AgentExecution] = {}
         self._cannot_load: set[tuple[str, str]] = set()
@@ -152,6 +155,7 @@ class LifecycleManager:
             reader,
             store.database,
             timing=self._timing,
+            line_bytes=self._line_bytes,
             publish=self._publish,
             record=lambda messages: self._keep_history(ref.session_id, state, messages),
         )
@@ -200,6 +204,7 @@ class LifecycleManager:
             asyncio.create_task(ingest.commit_loop(), name="commit"),
             asyncio.create_task(ingest.send_loop(execution.client), name="send"),
             asyncio.create_task(ingest.ack_loop(execution.client), name="ack"),
+            asyncio.create_task(self._watch_silence(execution), name="silence"),
         ]
         reading = asyncio.create_task(ingest.read(execution.client), name="read")
         try:
@@ -218,6 +223,9 @@ class LifecycleManager:
                 task.cancel()
             await asyncio.gather(*workers, reading, return_exceptions=True)
             self._forget(execution)
+
+    async def _watch_silence(self, execution: AgentExecution) -> None:
+        await watch_silence(execution, notice_s=self._timing.stall_notice_s, publish=self._publish)
 
     async def _agent_ended(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
         ingest = execution.ingest

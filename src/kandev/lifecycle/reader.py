@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kandev.agentctl import records
-from kandev.domain.constants import LINE_BYTES
 from kandev.domain.models import Message, PermissionState
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import (
@@ -29,6 +28,7 @@ from kandev.protocols import acp
 from kandev.store.database import Tx
 
 SAID_NOTHING = frozenset({"available_commands_update", "current_mode_update", "config_option_update"})
+MIB = 1 << 20
 PERMISSION = "session/request_permission"
 
 
@@ -83,15 +83,15 @@ class Reader:
         self.position = position
         self.batch.size += position - before
 
-    def too_long(self, length: int) -> None:
-        """Skip a line over the limit, and say so in the transcript (WIRE-2). `length` counts its newline."""
+    def too_long(self, length: int, *, limit: int) -> None:
+        """Skip a line over the limit, and say so in the transcript (WIRE-2). In bytes; `length` counts its newline."""
         self.position += length
         self.batch.size += 1
         self.transcript.close_text()
         self.transcript.message(
             author_type="system",
             type_="error",
-            content=f"The agent sent one line of {length >> 20} MiB; the limit is {LINE_BYTES >> 20} MiB. "
+            content=f"The agent sent one line of {length / MIB:.1f} MiB; the limit is {limit / MIB:.1f} MiB. "
             "That line was skipped; the session goes on.",
             metadata={"kind": "line_too_long", "bytes": length},
         )

@@ -48,6 +48,7 @@ class Reconciler:
         *,
         publish: Callable[[Sequence[Event]], None],
         record: Callable[[str, Sequence[Message]], None],
+        line_bytes: int,
         agent_logs: AgentLogs,
     ) -> None:
         self._store = store
@@ -55,6 +56,7 @@ class Reconciler:
         self._run = run_directory
         self._publish = publish
         self._record = record
+        self._line_bytes = line_bytes
         self._agent_logs = agent_logs
 
     async def run(self) -> None:
@@ -112,7 +114,7 @@ class Reconciler:
     async def _read_one(self, row: ExecutorRunning, slots: asyncio.Semaphore) -> None:
         async with slots:
             reader = self._reader(row)
-            splitter = LineSplitter()
+            splitter = LineSplitter(self._line_bytes)
             for chunk in read_journal(self._directory(row), row.last_event_seq):
                 splitter.feed(chunk, reader)
                 if reader.batch.size > COMMIT_BYTES:

@@ -112,6 +112,7 @@ class TaskOperations:
             interrupted=session.interrupted,
             turn=msgspec.to_builtins(turn) if turn else None,
             last_turn=msgspec.to_builtins(turn or store.last_turn(session_id)),
+            stalled_s=self._stalled_s(execution),
             stage=start.stage if start else "",
             queued=len(store.queue(session_id)),
             queue_held=session.queue_held,
@@ -120,6 +121,10 @@ class TaskOperations:
             how=resumes[0].how if resumes else "",
             error=session.error_message,
         )
+
+    def _stalled_s(self, execution: AgentExecution | None) -> float:
+        silent = execution.silent_s if execution is not None else 0.0
+        return round(silent, 1) if silent >= self._timing.stall_notice_s else 0.0
 
     def _recently_seen(self, session: TaskSession, row: ExecutorRunning | None) -> bool:
         """Case 2: STARTING or RUNNING, and its row was written in this boot less than 30 s ago."""

@@ -49,7 +49,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `task.session.status`. `acp_session_id` is a fingerprint of the token (TOK-9).
 
     `turn` is the one that runs; `last_turn` the newest one, also when it has ended: so a client that was away
-    learns how.
+    learns how. `stalled_s` is how long the agent has said nothing in its turn, once that is worth a notice, else 0.
     """
 
     session_id: str
@@ -69,6 +69,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
     turn: dict[str, Any] | None
     last_turn: dict[str, Any] | None
+    stalled_s: float
     stage: str
     queued: int
     queue_held: str
