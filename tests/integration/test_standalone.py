@@ -17,7 +17,7 @@ import pytest
 from kandev.agentctl.identity import Identity, read_identity
 from kandev.agentctl.journal import read_journal
 from kandev.agentctl.platform import boot_id, children, is_alive, process_stat
-from kandev.agentctl.records import Exited, parse
+from kandev.agentctl.records import Exited, StdinLine, parse
 from kandev.errors import AgentctlError
 from kandev.runtimes import Instance, StandaloneRuntime, kill_leftover, kill_leftovers
 from kandev.runtimes.fork_client import AgentctlOptions, ForkServer, reap_cold, start_cold
@@ -127,6 +127,38 @@ async def test_crash_15_agentctl_is_killed_and_its_agent_is_found_by_identity() 
         assert processes_of(one.instance.instance_id) == []
         lines = b"".join(read_journal(one.journal, 0)).split(b"\n")
         assert lines[1:] == [b"up", b"half", b'\x1e{"ev":"torn"}', b""]
+
+
+async def test_crash_15_a_line_half_in_the_pipe_is_announced_and_not_written() -> None:
+    """PROMPT-4: after agentctl's death the journal tells that the line may have reached the agent."""
+    async with sidecar(write_timeout_s=0.1) as one:
+        await one.run(STUBBORN)
+        await one.line(b"up")
+        with pytest.raises(AgentctlError, match="does not read"):
+            await one.client.send(1, b"x" * 500_000)
+        os.kill(one.instance.agentctl_pid, signal.SIGKILL)
+        await one.runtime.clear_leftover(one.instance)
+        lines = b"".join(read_journal(one.journal, 0)).split(b"\n")
+        assert [parse(line) for line in lines[2:-1]] == [StdinLine(n=1)]
+
+
+async def test_a_line_is_refused_once_the_backend_is_gone() -> None:
+    """An agent that is about to end takes no more work."""
+    async with sidecar() as one:
+        await one.run(STUBBORN)
+        await one.line(b"up")
+        one.runtime._cut_lifeline(one.instance.instance_id)
+        n, reason = 0, ""
+        while not reason:
+            n += 1
+            try:
+                await one.client.send(n, b"more work")
+            except AgentctlError as error:
+                reason = error.reason
+        assert reason == "stopping"
+        await ended(one.instance.agentctl_pid, one.instance.agentctl_start_time)
+        written = b'{"ev":"written","n":%d}' % n
+        assert written not in b"".join(read_journal(one.journal, 0))
 
 
 async def test_crash_15_the_stream_says_that_it_was_cut() -> None:
