@@ -254,7 +254,7 @@ SELECT messages.*, (SELECT group_concat(content, '')
 FROM messages WHERE session_id = :session_id AND seq > :after ORDER BY seq LIMIT :limit;
 
 -- name: messages_max_seq
-SELECT coalesce(max(seq), 0) AS seq FROM messages WHERE session_id = :session_id;
+SELECT coalesce(max(seq), 0) AS seq FROM messages WHERE session_id = :session_id AND seq IS NOT NULL;
 
 -- name: messages_search
 SELECT messages.id, messages.session_id, task_sessions.task_id, messages.seq, messages.author_type, messages.type,
