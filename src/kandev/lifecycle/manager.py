@@ -11,7 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
-from kandev.agentctl.journal import read_journal
+from kandev.agentctl.segments import journal_in, read_journal
 from kandev.agents.base import AgentConfig, launch_command, launch_environment, mcp_servers_for_launch
 from kandev.domain.constants import Timing
 from kandev.domain.models import Event, Message
@@ -173,12 +173,14 @@ class LifecycleManager:
         """
         timing, config, request = self._timing, execution.config, execution.request
         await execution.client.wait_ready(timing.agentctl_ready_s)
-        execution.runner = asyncio.create_task(self._run(execution), name=f"execution {request.session_id}")
         await execution.client.configure(
             command=self._command(execution), env=launch_environment(config, os.environ), cwd=request.cwd
         )
         stage("starting_agent")
         process = await execution.client.start()
+        execution.require_not_ending()
+        # Not before: where no agent was started, no record ends the journal, and its reader would wait for ever.
+        execution.runner = asyncio.create_task(self._run(execution), name=f"execution {request.session_id}")
         execution.ingest.reader.batch.add(_agent_started(execution, process))
         restored = await initialize_agent_session(
             execution,
@@ -233,8 +235,10 @@ class LifecycleManager:
         if lost is not None or ingest.reader.exit is None:
             log.warning("execution.agentctl_lost", session_id=execution.ref.session_id, error=str(lost))
             await execution.runtime.clear_leftover(execution.instance)
-            await ingest.absorb_all(read_journal(execution.instance.directory, ingest.reader.position))
+            journal = journal_in(execution.instance.directory)
+            await ingest.absorb_all(read_journal(journal, ingest.reader.position))
         stderr = await self._stderr(execution)
+        self._agent_logs.keep(execution.ref.session_id, execution.instance.directory)
         exited = ingest.reader.exit
         code = exited.code if exited else None
         why = execution.ending or ("" if execution.ready else "start_failed")
@@ -244,7 +248,6 @@ class LifecycleManager:
         await ingest.flush()
         ingest.end(_death(code, stderr))
         await execution.runtime.stop_instance(execution.instance, grace_s=0)
-        self._agent_logs.keep(execution.ref.session_id, execution.instance.directory)
         await execution.runtime.discard(execution.instance)
 
     async def _stderr(self, execution: AgentExecution) -> str:
@@ -270,6 +273,8 @@ class LifecycleManager:
             execution.ending = why
         if execution.runner is None:
             await execution.runtime.stop_instance(execution.instance, grace_s=0)
+            await execution.runtime.discard(execution.instance)
+            await execution.client.aclose()
             self._forget(execution)
             return
         try:
