@@ -6,6 +6,7 @@ KandevError                     base: code (wire), reason (details.reason), mess
  +- NotFound                    NOT_FOUND          no such task, session, message, turn or request
  +- Conflict                    CONFLICT           the state does not allow it (reason says why)
  |   +- SessionEnded            reason session_ended or session_completed
+ |   +- Parked                  reason parked
  |   +- WorkspaceMissing        reason workspace_missing
  |   +- StorageFull             reason disk_full
  +- Unauthorized                UNAUTHORIZED       no or wrong token
@@ -73,6 +74,13 @@ class Conflict(KandevError):
 
 class SessionEnded(Conflict):
     """Raised when a terminal session is asked to go on."""
+
+
+class Parked(Conflict):
+    """Raised when a session is not started by itself any more, because its agent ended again and again (STATE-5)."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, reason="parked", **details)
 
 
 class WorkspaceMissing(Conflict):

@@ -13,7 +13,17 @@ from typing import Final
 
 from kandev.agentctl.records import MARK, Torn, encode
 
-__all__ = ["READ_BYTES", "SUFFIX", "WAITING", "Bounds", "journal_bounds", "missing_end", "read_journal", "segments"]
+__all__ = [
+    "READ_BYTES",
+    "SUFFIX",
+    "WAITING",
+    "Bounds",
+    "journal_bounds",
+    "journal_in",
+    "missing_end",
+    "read_journal",
+    "segments",
+]
 
 READ_BYTES: Final = 64 * 1024
 SUFFIX: Final = ".seg"
@@ -135,6 +145,11 @@ def missing_end(directory: str) -> bytes:
         # A record that was cut off is no output of the agent; what it announced has not been done.
         end = b"\n" if last.startswith(MARK + b"{") else b"\n" + encode(Torn())
     return end + _waiting_records(directory, found)
+
+
+def journal_in(instance_directory: str) -> str:
+    """Return where in an instance's directory its journal is."""
+    return os.path.join(instance_directory, "journal")
 
 
 def journal_bounds(directory: str) -> Bounds:

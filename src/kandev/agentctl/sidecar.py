@@ -15,6 +15,7 @@ from kandev.agentctl.journal import Journal
 from kandev.agentctl.platform import boot_id, process_stat
 from kandev.agentctl.process import AgentRun, Surroundings
 from kandev.agentctl.refusal import Refusal
+from kandev.agentctl.segments import journal_in
 from kandev.agentctl.spawn import Launch, spawn
 from kandev.agentctl.tree import ProcessTree
 
@@ -55,7 +56,7 @@ class Sidecar:
         """One event of each reader, set when the journal grew or when there is news about its end."""
         self._loop = asyncio.get_running_loop()
         self._tree = ProcessTree(self._loop)
-        self.journal = Journal(os.path.join(options.directory, "journal"), on_growth=self.wake_readers)
+        self.journal = Journal(journal_in(options.directory), on_growth=self.wake_readers)
         self._launch: Launch | None = None
         self._run: AgentRun | None = None
         self._gen = 0

@@ -90,7 +90,7 @@ class AgentExecution:
 
     @property
     def silent_s(self) -> float:
-        """How many seconds the agent has said nothing in its turn; 0 without a turn, and while it waits for a person."""
+        """For how many seconds the agent is silent in its turn; 0 without one, and while it waits for a person."""
         if not self.in_turn or self.state.permissions:
             return 0.0
         return asyncio.get_running_loop().time() - self.ingest.last_heard

@@ -16,6 +16,7 @@ from kandev.domain.models import (
     ExecutorRunning,
     HoldReason,
     RowStatus,
+    TaskSession,
     Turn,
     TurnState,
     now,
@@ -55,9 +56,8 @@ class SessionEventHandlers:
         """Return what the transcript says of an effect."""
         match effect:
             case AgentExited():
-                parked = effect.why == UNPLANNED and len(self._failures(ref)) + 1 >= PARK_FAILURES
-                turn = self._store.open_turn(ref.session_id)
-                return notices.of_exit(effect, turn_open=turn is not None, parked=parked)
+                parked = effect.why == UNPLANNED and next_failure_parks(self._store.session(ref.session_id))
+                return notices.of_exit(effect, unsent=self._has_unsent_turn(ref), parked=parked)
             case PromptFailed():
                 return notices.of_prompt_failure(
                     effect, token=self._token(ref), login_hint=self._login_hint(ref.session_id)
@@ -88,12 +88,14 @@ class SessionEventHandlers:
         """Go on in the loop."""
         self.after(ref, effect)
 
+    def _has_unsent_turn(self, ref: ExecutionRef) -> bool:
+        """Tell whether a turn took a prompt and gave it no line yet. What is in flight the effect itself says."""
+        turn = self._store.open_turn(ref.session_id)
+        return turn is not None and not turn.line
+
     def _token(self, ref: ExecutionRef) -> str:
         row = self._store.executor(ref.session_id)
         return row.resume_token if row else ""
-
-    def _failures(self, ref: ExecutionRef) -> list[str]:
-        return recent_failures(self._store.session(ref.session_id).failures)
 
 
 def store_resume_token(
@@ -275,6 +277,11 @@ def end_turn(
 def recent_failures(stamps: list[str]) -> list[str]:
     """Return the times that still count."""
     return [stamp for stamp in stamps if seconds_since(stamp) <= PARK_WINDOW_S]
+
+
+def next_failure_parks(session: TaskSession) -> bool:
+    """Tell whether one more end of the agent parks the session."""
+    return not session.parked_reason and len(recent_failures(session.failures)) + 1 >= PARK_FAILURES
 
 
 def count_failure(tx: Tx, session_id: str) -> list[Event]:

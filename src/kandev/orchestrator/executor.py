@@ -26,7 +26,7 @@ from kandev.domain.models import (
 )
 from kandev.domain.resume import LaunchAgentRequest, build_resume_request
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, Internal, KandevError, SessionEnded, Stopping, Unavailable
+from kandev.errors import Conflict, Internal, KandevError, Parked, SessionEnded, Stopping, Unavailable
 from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.manager import LifecycleManager
@@ -129,6 +129,8 @@ class Executor:
     async def _run(self, start: Start) -> None:
         try:
             await self._resume(start)
+        except (SessionEnded, Parked) as refusal:
+            start.fail(refusal)  # nothing began, so nothing is stored
         except KandevError as error:
             await self._failed(start, error)
         except Exception as error:
@@ -175,7 +177,7 @@ class Executor:
             reason = "session_completed" if session.state is SessionState.COMPLETED else "session_ended"
             raise SessionEnded(f"The session is {session.state}; `recover` can bring it back.", reason=reason)
         if session.parked_reason:
-            raise Conflict(f"The session is parked: {session.parked_reason}", reason="parked")
+            raise Parked(f"The session is parked: {session.parked_reason} `recover` tries again.")
         row = self._row(session.id)
         if row.status not in {RowStatus.STOPPED, RowStatus.FAILED} and row.agent_execution_id:
             await self._services.settle_leftover(row)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from kandev.domain.constants import PARK_FAILURES
 from kandev.domain.failures import FailureCause, PromptFailure, classify_prompt_failure
 from kandev.domain.models import Event, Message, MessageId, SessionId, TurnId, new_id, now
 from kandev.lifecycle.batch import message_event
@@ -49,13 +50,16 @@ def status(kind: str, content: str, *actions: str, **details: Any) -> Notice:
     return Notice(type="status", content=content, metadata=metadata)
 
 
-def of_exit(exited: AgentExited, *, turn_open: bool, parked: bool) -> list[Notice]:
-    """Return what is said when an agent ended: nothing when it was idle, or ended on purpose between turns."""
+def of_exit(exited: AgentExited, *, unsent: bool, parked: bool) -> list[Notice]:
+    """Return what is said when an agent ended: nothing when it was idle, or ended on purpose between turns.
+
+    `unsent`: a turn had taken a prompt that was not on its way yet.
+    """
     said: list[Notice] = []
-    if turn_open and not exited.delivered:
+    if unsent or (exited.turn_id and not exited.delivered):
         text = f"{_how_it_ended(exited)} It had not taken the prompt yet; the prompt is first in the queue again."
         said.append(status("not_delivered", text))
-    elif turn_open:
+    elif exited.turn_id:
         text = (
             f"{ON_PURPOSE.get(exited.why) or _how_it_ended(exited)} What it said until then is kept; tool calls "
             "without a result may have run. The next message brings the agent back; nothing is sent again by itself."
@@ -63,15 +67,17 @@ def of_exit(exited: AgentExited, *, turn_open: bool, parked: bool) -> list[Notic
         details = {"exit_code": exited.exit_code, "signal": exited.signal, "stderr": exited.stderr[-2000:]}
         said.append(status("interrupted", text, "send_again", turn_id=exited.turn_id, **details))
     if parked:
-        said.append(
-            status(
-                "parked",
-                "The agent ended five times within a minute, so it is not started again by itself. Everything is "
-                "kept. Look at `kandev logs`, mend the cause, then resume.",
-                "resume",
-            )
-        )
+        said.append(parked_notice())
     return said
+
+
+def parked_notice() -> Notice:
+    """STATE-5: a person tries again, nobody else."""
+    content = (
+        f"The agent ended {PARK_FAILURES} times within a minute, so it is not started again by itself. Everything is "
+        "kept. Look at `kandev logs`, mend the cause, then recover."
+    )
+    return status("parked", content, "resume", "fresh_start", "recap")
 
 
 def _how_it_ended(exited: AgentExited) -> str:

@@ -21,7 +21,7 @@ from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import Started
 from kandev.lifecycle.session import InitialPrompt
 from kandev.orchestrator import notices
-from kandev.orchestrator.event_handlers import count_failure, set_token_aside
+from kandev.orchestrator.event_handlers import count_failure, next_failure_parks, set_token_aside
 from kandev.orchestrator.starting import Start, cause_of
 from kandev.orchestrator.transitions import LIVES, hold_queue, move_session, move_task
 from kandev.protocols.acp import error_text
@@ -55,7 +55,9 @@ async def record_failure(
     lives = any(other.state in LIVES for other in store.sessions(session.task_id) if other.id != session.id)
     outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
     notice = _notice(cause, error, outcome, login_hint=settings.get("login_hint", ""))
-    message = notices.placed_notice(store, session.id, notice) if notice else None
+    said = [notices.placed_notice(store, session.id, notice)] if notice else []
+    if cause in COUNTED and next_failure_parks(session):
+        said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
     stored = start.outcome(error=error.message, reason=str(cause))
 
     def job(tx: Tx) -> list[Event]:
@@ -68,8 +70,7 @@ async def record_failure(
                 status=RowStatus.FAILED,
                 now=now(),
             )
-        if message is not None:
-            events.append(notices.write_notice(tx, message, session.task_id))
+        events += [notices.write_notice(tx, message, session.task_id) for message in said]
         tx.run("resume_insert", **outcome_args(stored))
         return events
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from kandev.agentctl.segments import journal_bounds, read_journal
+from kandev.agentctl.segments import journal_bounds, journal_in, read_journal
 from kandev.agents.base import AgentConfig
 from kandev.domain.models import Event, ExecutorRunning, Message, SessionState
 from kandev.domain.states import SessionEvent, TaskEvent
@@ -109,13 +109,13 @@ class Reconciler:
     def _has_journal(self, row: ExecutorRunning) -> bool:
         if not row.instance_id:
             return False
-        return journal_bounds(self._directory(row)).end > row.last_event_seq
+        return journal_bounds(journal_in(self._directory(row))).end > row.last_event_seq
 
     async def _read_one(self, row: ExecutorRunning, slots: asyncio.Semaphore) -> None:
         async with slots:
             reader = self._reader(row)
             splitter = LineSplitter(self._line_bytes)
-            for chunk in read_journal(self._directory(row), row.last_event_seq):
+            for chunk in read_journal(journal_in(self._directory(row)), row.last_event_seq):
                 splitter.feed(chunk, reader)
                 if reader.batch.size > COMMIT_BYTES:
                     await self._commit([(reader, reader.take())])

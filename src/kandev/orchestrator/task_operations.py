@@ -26,7 +26,7 @@ from kandev.domain.models import (
 )
 from kandev.domain.resume import evaluate_status
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, ExecutionNotFoundError, SessionEnded
+from kandev.errors import AgentError, Conflict, ExecutionNotFoundError, SessionEnded
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
@@ -271,13 +271,16 @@ class TaskOperations:
     async def logs(self, session_id: str, limit: int) -> dict[str, Any]:
         """Return the end of the agent's stderr, and the stages of the resumes."""
         session = self._store.session(session_id)
-        execution = self._manager.get(session.id)
-        if execution is not None:
-            stderr = await execution.client.stderr_tail(limit)
-        else:
-            stderr = self._agent_logs.tail(session_id, limit)
+        stderr = await self._stderr(session.id, limit)
         outcomes: list[ResumeOutcome] = self._store.resumes(session_id)
         return {"stderr": stderr, "stages": [msgspec.to_builtins(outcome) for outcome in outcomes]}
+
+    async def _stderr(self, session_id: str, limit: int) -> str:
+        execution = self._manager.get(session_id)
+        if execution is not None:
+            with contextlib.suppress(AgentError):  # it is ending just now
+                return await execution.client.stderr_tail(limit)
+        return self._agent_logs.tail(session_id, limit)
 
     async def recap_preview(self, session_id: str) -> dict[str, Any]:
         """Return the recap as an agent would be told it."""
