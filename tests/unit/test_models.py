@@ -15,6 +15,7 @@ from kandev.domain.models import (
     SessionState,
     fingerprint,
     new_id,
+    new_message_id,
     now,
     seconds_since,
 )
@@ -24,6 +25,15 @@ def test_sec_2_ids_are_safe_wherever_they_are_put() -> None:
     """Twenty hexadecimal digits, never twice: a path, an address and a container's name can hold them."""
     ids = {new_id() for _ in range(1000)}
     assert len(ids) == 1000
+    assert all(re.fullmatch(r"[0-9a-f]{20}", one) for one in ids)
+
+
+def test_ids_of_messages_grow_also_when_the_clock_goes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is larger than the one before, so that a burst of them is appended to its index."""
+    first = new_message_id()
+    monkeypatch.setattr("time.time_ns", lambda: 0)
+    ids = [first, *(new_message_id() for _ in range(1000))]
+    assert ids == sorted(set(ids))
     assert all(re.fullmatch(r"[0-9a-f]{20}", one) for one in ids)
 
 

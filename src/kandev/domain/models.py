@@ -5,7 +5,8 @@ Times are UTC in ISO 8601 with milliseconds and a trailing Z, so that they sort 
 """
 
 import hashlib
-import secrets
+import random
+import time
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NewType
@@ -20,14 +21,40 @@ ExecutionId = NewType("ExecutionId", str)
 InstanceId = NewType("InstanceId", str)
 
 
+# Ids are no secrets, and one is made for each message: the system is asked for randomness once.
+_random = random.Random()  # noqa: S311
+
+
 def new_id() -> str:
     """Return a random id of 20 hexadecimal digits; safe in paths, URLs and container names."""
-    return secrets.token_hex(10)
+    return f"{_random.getrandbits(80):020x}"
+
+
+class _MessageIds:
+    """Ids that grow: a millisecond and a random number, which is counted on within the same millisecond."""
+
+    def __init__(self) -> None:
+        self._last = 0
+
+    def next(self) -> int:
+        self._last = max(self._last + 1, (time.time_ns() // 1_000_000 << 36) + _random.getrandbits(35))
+        return self._last
+
+
+_message_ids = _MessageIds()
+
+
+def new_message_id() -> MessageId:
+    """Return an id like `new_id`, larger than every one before.
+
+    So messages are appended to their index: with random ids each one of a burst rewrites a page of its own.
+    """
+    return MessageId(f"{_message_ids.next():020x}")
 
 
 def now() -> str:
     """Return the time now as stored and sent: 2026-11-29T18:45:11.123Z."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def seconds_since(stamp: str) -> float:

@@ -10,12 +10,11 @@ from kandev.domain.models import (
     Event,
     HoldReason,
     Message,
-    MessageId,
     QueuedPrompt,
     SessionState,
     TaskSession,
     TurnState,
-    new_id,
+    new_message_id,
     now,
 )
 from kandev.errors import Conflict, NotFound, SessionEnded
@@ -141,7 +140,7 @@ def new_prompt(session_id: str, content: str, client_message_id: str | None) -> 
     """Return a prompt that has no place yet (PROMPT-8). Lone surrogates are replaced (HIST-6)."""
     stamp = now()
     return Message(
-        id=MessageId(new_id()),
+        id=new_message_id(),
         session_id=session_id,  # type: ignore[arg-type]  # a SessionId by where it came from
         seq=None,
         author_type="user",

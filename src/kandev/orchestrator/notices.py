@@ -4,7 +4,7 @@ from typing import Any
 
 from kandev.domain.constants import PARK_FAILURES
 from kandev.domain.failures import FailureCause, PromptFailure, classify_prompt_failure
-from kandev.domain.models import Event, Message, MessageId, SessionId, TurnId, new_id, now
+from kandev.domain.models import Event, Message, SessionId, TurnId, new_message_id, now
 from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Notice, PromptFailed
 from kandev.protocols.acp import error_text
@@ -31,7 +31,7 @@ def placed_notice(store: Store, session_id: str, notice: Notice, *, turn_id: str
     """Give a notice its place in the transcript. Call it in the loop, just before the job that writes it."""
     stamp = now()
     return Message(
-        id=MessageId(new_id()),
+        id=new_message_id(),
         session_id=SessionId(session_id),
         turn_id=TurnId(turn_id) if turn_id else None,
         seq=store.next_seq(session_id),
