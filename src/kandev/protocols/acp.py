@@ -133,13 +133,14 @@ def decode(line: bytes) -> Event:
 
     `_meta` is never read into a field (WIRE-13). Positional arguments, because this runs for every chunk.
     """
-    try:
-        message = _decode_chunk(line)
-        if message.id is msgspec.UNSET:
-            update = message.params.update
-            return Chunk(message.params.session_id, update.kind, update.content.text, update.message_id)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        pass  # not a plain text chunk; the full reading says what it is
+    if b"_chunk" in line:  # a refusal costs more than the full reading, so what is surely no chunk is not tried
+        try:
+            message = _decode_chunk(line)
+            if message.id is msgspec.UNSET:
+                update = message.params.update
+                return Chunk(message.params.session_id, update.kind, update.content.text, update.message_id)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError):
+            pass  # not a plain text chunk; the full reading says what it is
     event = jsonrpc.parse(line)
     return _update(event) if isinstance(event, Notification) and event.method == "session/update" else event
 
