@@ -29,6 +29,7 @@ from kandev.logs import open_logs
 from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.event_handlers import SessionEventHandlers
 from kandev.orchestrator.executor import Executor
+from kandev.orchestrator.hooks import WATCHED, Hooks
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.prompt_queue import PromptQueue
@@ -64,6 +65,7 @@ class Backend:
             ring_bytes=config.limits.event_buffer_bytes,
         )
         self.store = Store(database)
+        self.watch_commits = database.watch_commits
         self._supervisor = Supervisor()
         self._registry = AgentRegistry(config.agents)
         self._history = SessionHistoryManager(self.home.sessions, limit=config.limits.context_chars)
@@ -86,18 +88,18 @@ class Backend:
             record=self._recorder.record,
             publish=self.hub.publish,
             timing=config.timing,
+            line_bytes=config.limits.line_bytes,
             agent_logs=self._agent_logs,
         )
-            line_bytes=config.limits.line_bytes,
         self._reconciler = Reconciler(
             self.store,
             self._handlers,
             self.home.run,
             publish=self.hub.publish,
             record=self._recorder.record,
+            line_bytes=config.limits.line_bytes,
             agent_logs=self._agent_logs,
         )
-            line_bytes=config.limits.line_bytes,
         self.executor = Executor(self.store, self.manager, self._worktrees, self, timing=config.timing)
         self.queue = PromptQueue(
             self.store,
@@ -118,6 +120,7 @@ class Backend:
             busy=self.queue.has_work,
         )
         self._build_services()
+        self._watch_hooks()
 
     def _build_services(self) -> None:
         self.operations = TaskOperations(
@@ -151,6 +154,14 @@ class Backend:
             kick=self.queue.kick,
             publish=self.hub.publish,
         )
+
+    def _watch_hooks(self) -> None:
+        hooks = self.config.hooks
+        if not hooks.on:
+            return
+        watcher = Hooks(hooks.on, hooks.command, directory=str(self.home.path), spawn=self.spawn)
+        for action in WATCHED:
+            self.hub.watch(action, watcher.tell)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -312,6 +323,7 @@ async def run(config: Config) -> int:
                 token=token,
                 sessions_by_state=backend.sessions_by_state,
             ) as server:
+                backend.watch_commits(server.metrics.commit_seconds.observe)
                 log.info("serving", url=server.url, home=str(config.home.path), boot_id=backend.boot_id)
                 await stop.wait()
                 log.info("stopping")
