@@ -282,8 +282,6 @@ class Ingest:
         answer: asyncio.Future[acp.Response] = self._loop.create_future()
         answer.add_done_callback(_retrieve)
         self._answers[request_id] = answer
-        if turn_id:
-            self.reader.state.prompt_line = self.reader.state.next_line
         await self.transmit(build(request_id))
         return answer
 

@@ -232,14 +232,14 @@ class LifecycleManager:
     async def _agent_ended(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
         ingest = execution.ingest
         lost = reading.exception()
-        if lost is not None or ingest.reader.exit is None:
+        if lost is not None or ingest.reader.state.exited is None:
             log.warning("execution.agentctl_lost", session_id=execution.ref.session_id, error=str(lost))
             await execution.runtime.clear_leftover(execution.instance)
             journal = journal_in(execution.instance.directory)
             await ingest.absorb_all(read_journal(journal, ingest.reader.position))
         stderr = await self._stderr(execution)
         self._agent_logs.keep(execution.ref.session_id, execution.instance.directory)
-        exited = ingest.reader.exit
+        exited = ingest.reader.state.exited
         code = exited.code if exited else None
         why = execution.ending or ("" if execution.ready else "start_failed")
         # From here on nobody takes it for a live agent: whoever is told of the end may resume at once.

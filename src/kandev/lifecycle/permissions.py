@@ -116,8 +116,9 @@ def resolved_events(tx: Tx, row: Any, task_id: str) -> list[Event]:
     if stored is not None:
         message = message_from_row(stored)
         metadata = {**message.metadata, "state": str(request.state), "answer": request.answer}
-        tx.run("message_set_metadata", id=message.id, metadata=to_json(metadata), now=now())
-        changed = msgspec.structs.replace(message, metadata=metadata, updated_at=now())
+        stamp = now()
+        tx.run("message_set_metadata", id=message.id, metadata=to_json(metadata), now=stamp)
+        changed = msgspec.structs.replace(message, metadata=metadata, updated_at=stamp)
         events.append(message_event("session.message.updated", changed, task_id))
     return events
 

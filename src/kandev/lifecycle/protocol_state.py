@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from kandev.agentctl import records
+
 
 class Phase(StrEnum):
     """Where updates of the agent go. `REPLAYING` drops content until the first prompt is written (HIST-1)."""
@@ -43,6 +45,8 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     prompt_line: int = 0
     turn_accepted: bool = False
     turn_injected: str = ""
+    turn_said: bool = False
+    turn_usage: dict[str, Any] = {}
     open_message: OpenMessage | None = None
     open_tools: dict[str, str] = {}
     plan_message: str = ""
@@ -57,6 +61,7 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     needs_resume_context: bool = False
     resume_context_injected: bool = False
     replayed: dict[str, int] = {}
+    exited: records.Exited | None = None
 
     def encode(self) -> str:
         """Return the stored form."""

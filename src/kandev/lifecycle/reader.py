@@ -23,7 +23,7 @@ from kandev.lifecycle.effects import (
 )
 from kandev.lifecycle.permissions import ask_change, close_permissions, permission_message, rpc_key
 from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState
-from kandev.lifecycle.transcript import AGENT_STATE, Transcript
+from kandev.lifecycle.transcript import AGENT_STATE, TEXT_TYPES, Transcript
 from kandev.protocols import acp
 from kandev.store.database import Tx
 
@@ -52,13 +52,10 @@ class Reader:
         self.ref = ref
         self.state = state
         self.position = position
-        self.exit: records.Exited | None = None
-        self.said = False
         self.noise = 0
         self._handlers = handlers
         self._policy = permissions
         self.on_answer: Callable[[int, acp.Response], None] | None = None
-        self._usage: dict[str, Any] = {}
         self.transcript = Transcript(ref, state, next_seq=next_seq, load_message=load_message)
 
     @property
@@ -71,13 +68,14 @@ class Reader:
         before = self.position
         position = before
         transcript = self.transcript
+        live = self.state.phase is Phase.LIVE  # no line closes the replay gate
         for line in lines:
             position += len(line) + 1
             if line[:1] == records.MARK:
                 self._marked(line)
                 continue
             event = acp.decode(line)
-            if type(event) is acp.Chunk and transcript.continues(event):
+            if live and type(event) is acp.Chunk and transcript.continues(event):
                 continue
             self._event(event)
         self.position = position
@@ -87,6 +85,8 @@ class Reader:
         """Skip a line over the limit, and say so in the transcript (WIRE-2). In bytes; `length` counts its newline."""
         self.position += length
         self.batch.size += 1
+        if not self._gate("line_too_long", {}):
+            return
         self.transcript.close_text()
         self.transcript.message(
             author_type="system",
@@ -104,6 +104,20 @@ class Reader:
         batch.state = self.state.encode()
         self.transcript.batch = Batch()
         return batch
+
+    def begin_turn(self, turn_id: str, *, injected: str) -> None:
+        """Open the gate for a turn: its prompt is the next line, and what the agent says from here on belongs to it."""
+        state = self.state
+        self.transcript.begin_turn(turn_id)
+        state.phase = Phase.LIVE
+        state.turn_accepted, state.turn_injected = False, injected
+        state.turn_said, state.turn_usage = False, {}
+        state.prompt_line = line = state.next_line
+
+        def set_line(tx: Tx, _applied: Applied) -> None:
+            tx.run("turn_set_line", id=turn_id, line=line)
+
+        self.batch.add(set_line)
 
     def begin_request(self, method: str, turn_id: str = "", mode: str = "") -> int:
         """Give out the id of a request of ours, and remember what it is for."""
@@ -145,6 +159,7 @@ class Reader:
 
     def agent_ended(self, *, stderr: str, why: str = "") -> None:
         """Close everything of this execution: its agent is proven dead and its journal was read whole."""
+        exited = self.state.exited
         turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
         delivered = self.state.lines_begun >= self.state.prompt_line
         self.transcript.end_turn(tools="unknown")
@@ -154,8 +169,8 @@ class Reader:
         self.effect(
             AgentExited(
                 turn_id=turn,
-                exit_code=self.exit.code if self.exit else None,
-                signal=self.exit.signal if self.exit else None,
+                exit_code=exited.code if exited else None,
+                signal=exited.signal if exited else None,
                 stderr=stderr,
                 delivered=delivered,
                 why=why,
@@ -172,7 +187,7 @@ class Reader:
             case records.StdinWritten():
                 self._written(record.n)
             case records.Exited():
-                self.exit = record
+                self.state.exited = record
                 self.batch.urgent = True
             case _:
                 pass
@@ -191,6 +206,7 @@ class Reader:
             case acp.Chunk():
                 if self._gate(event.kind, {}):
                     self._heard()
+                    self.state.turn_said |= event.kind in TEXT_TYPES and bool(event.text)
                     self.transcript.chunk(event)
             case acp.Update():
                 if self._gate(event.kind, event.body):
@@ -220,18 +236,19 @@ class Reader:
 
     def _update(self, update: acp.Update) -> None:
         if update.kind == "usage_update":
-            self._usage = {k: v for k, v in update.body.items() if k != "sessionUpdate"}
+            self.state.turn_usage = {k: v for k, v in update.body.items() if k != "sessionUpdate"}
             return
         if update.kind == "session_info_update":
+            urgent = self.batch.urgent
             self.effect(SessionStatusEvent(token=self.state.agent_session_id))
-            self.batch.urgent = False
+            self.batch.urgent = urgent  # it can wait, unless something else cannot
             return
         if update.kind not in SAID_NOTHING:
             self._heard()
+            self.state.turn_said |= update.kind != "user_message_chunk"
         self.transcript.update(update)
 
     def _heard(self) -> None:
-        self.said = True
         if self.state.turn_accepted or not any(f.turn_id for f in self.state.in_flight.values()):
             return
         self._accepted()
@@ -257,7 +274,7 @@ class Reader:
                 # The answer is empty, and not every agent sends an update of its own with it (seen: Codex).
                 self.transcript.set_agent_state("mode", flight.mode, "session.mode_changed")
             case "session/set_config_option" if response.error is None:
-                self._options_answered(acp.session_setup(response.result))
+                self.transcript.set_up(acp.session_setup(response.result))
             case _:
                 pass
         self.batch.urgent = True
@@ -275,15 +292,7 @@ class Reader:
         else:
             self.state.restored = True
             self.effect(SessionStatusEvent(token=self.state.agent_session_id))
-        if setup.current_mode or setup.modes:
-            modes = [{"id": mode.id, "name": mode.name, "description": mode.description} for mode in setup.modes]
-            self.transcript.set_agent_state("modes", modes, "session.mode_changed")
-            self.transcript.set_agent_state("mode", setup.current_mode, "session.mode_changed")
-        self._options_answered(setup)
-
-    def _options_answered(self, setup: acp.SessionSetup) -> None:
-        if setup.config_options:
-            self.transcript.set_agent_state("options", list(setup.config_options), "session.options_changed")
+        self.transcript.set_up(setup)
 
     def _prompt_answered(self, turn_id: str, response: acp.Response) -> None:
         reason, known = acp.stop_reason(response.result)
@@ -310,8 +319,8 @@ class Reader:
                 token=self.state.agent_session_id,
                 stop_reason=reason,
                 known=known,
-                usage={**self._usage, **acp.usage(response.result)},
-                silent=not self.said,
+                usage={**self.state.turn_usage, **acp.usage(response.result)},
+                silent=not self.state.turn_said,
                 restored=restored,
             )
         )
@@ -328,6 +337,7 @@ class Reader:
         elif self._policy == "deny":
             self.queue_line(acp.permission_cancelled(request.id))
         self._heard()
+        self.state.turn_said = True
         self.transcript.close_text()
         asked = permission_message(ask, chosen=chosen, refused=chosen is None and self._policy == "deny")
         message = self.transcript.message(

@@ -17,11 +17,9 @@ from kandev.domain.failures import LoadFailure, classify_load_failure, in_use_ow
 from kandev.domain.history import Rendered
 from kandev.domain.models import QueuedPrompt, Turn, fingerprint
 from kandev.errors import AgentError, Invalid, RequestFailed
-from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.protocol_state import Phase
 from kandev.protocols import acp
-from kandev.store.database import Tx
 
 log = structlog.get_logger(__name__)
 
@@ -129,7 +127,7 @@ class _Opening:
 
     async def _new(self) -> acp.SessionSetup:
         state = self._execution.state
-        state.phase, state.agent_session_id, state.restored = Phase.LIVE, "", False
+        state.agent_session_id, state.restored = "", False  # behind a failed load, its answer opens the replay gate
         answer = await self._execution.ingest.request(
             "session/new",
             lambda n: acp.new_session(n, self._cwd, self._mcp),
@@ -256,18 +254,7 @@ async def send_prompt(execution: AgentExecution, turn: Turn, text: str, *, injec
     prompt provably reached nobody.
     """
     execution.require_live()
-    reader, state = execution.ingest.reader, execution.state
-    reader.transcript.begin_turn(turn.id)
-    reader.said = False
-    state.phase = Phase.LIVE
-    state.turn_accepted = False
-    state.turn_injected = injected
-    line = state.next_line
-
-    def set_line(tx: Tx, _applied: Applied) -> None:
-        tx.run("turn_set_line", id=turn.id, line=line)
-
-    reader.batch.add(set_line)
+    execution.ingest.reader.begin_turn(turn.id, injected=injected)
     session_id = execution.agent_session_id
     await execution.ingest.post("session/prompt", lambda n: acp.prompt(n, session_id, text), turn_id=turn.id)
 

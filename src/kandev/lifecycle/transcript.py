@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from kandev.domain.constants import MESSAGE_PART_BYTES
-from kandev.domain.models import Event, Message, MessageId, SessionId, TurnId, new_id, now
-from kandev.lifecycle.batch import Batch, Change, close_change, text_change
+from kandev.domain.models import Event, Message, SessionId, TurnId, new_message_id, now
+from kandev.lifecycle.batch import TOOL_DONE, Batch, Change, close_change, text_change
 from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.protocol_state import OpenMessage, ProtocolState
 from kandev.protocols import acp
@@ -23,6 +23,9 @@ AGENT_STATE: Mapping[str, tuple[str, str, str]] = {
     "current_mode_update": ("mode", "currentModeId", "session.mode_changed"),
     "config_option_update": ("options", "configOptions", "session.options_changed"),
 }
+
+KNOWN_TOOLS = 256
+"""Tool calls of a turn that an update may still come for. They are written with each commit, so they are bounded."""
 
 
 class Transcript:
@@ -112,6 +115,15 @@ class Transcript:
         key, field, action = AGENT_STATE[kind]
         self.set_agent_state(key, body.get(field), action)
 
+    def set_up(self, setup: acp.SessionSetup) -> None:
+        """Keep what an answer says of modes and options; what it does not tell stays."""
+        if setup.current_mode or setup.modes:
+            modes = [{"id": mode.id, "name": mode.name, "description": mode.description} for mode in setup.modes]
+            self.set_agent_state("modes", modes, "session.mode_changed")
+            self.set_agent_state("mode", setup.current_mode, "session.mode_changed")
+        if setup.config_options:
+            self.set_agent_state("options", list(setup.config_options), "session.options_changed")
+
     def set_agent_state(self, key: str, value: Any, action: str) -> None:
         """Store one entry of `agent_state` and publish it under `action`."""
         session_id, task_id = self._ref.session_id, self._ref.task_id
@@ -151,10 +163,22 @@ class Transcript:
             self.batch.put(message, self._ref.task_id, "message_update")
         self._tools[key] = message
         self._state.open_tools[str(call_id)] = message.id
+        if len(self._state.open_tools) > KNOWN_TOOLS:
+            self._forget_oldest_tool()
+
+    def _forget_oldest_tool(self) -> None:
+        """Drop the oldest tool call if it has ended; one that is open goes behind the others."""
+        call_id = next(iter(self._state.open_tools))
+        message_id = self._state.open_tools.pop(call_id)
+        message = self._tools.get(f"call {call_id}") or self._load(message_id)
+        if message is None or message.metadata.get("status") in TOOL_DONE:
+            self._tools.pop(f"call {call_id}", None)
+        else:
+            self._state.open_tools[call_id] = message_id
 
     def tool_kind(self, call_id: str) -> str:
         """Return the kind of an open tool call, '' where it is not known: a permission request may not repeat it."""
-        message = self._tools.get(f"call {call_id}")
+        message = self._tools.get(f"call {call_id}") or self._load(self._state.open_tools.get(call_id, ""))
         return str(message.metadata.get("kind", "")) if message else ""
 
     def end_turn(self, *, tools: str) -> None:
@@ -163,12 +187,11 @@ class Transcript:
         for call_id, message_id in self._state.open_tools.items() if tools else ():
             message = self._tools.get(f"call {call_id}") or self._load(message_id)
             if message is not None and message.metadata.get("status") in {"pending", "in_progress", ""}:
-                changed = {**message.metadata, "status": tools}
-                self.batch.put(
-                    msgspec.structs.replace(message, metadata=changed, updated_at=now()),
-                    self._ref.task_id,
-                    "message_update",
+                ended = msgspec.structs.replace(
+                    message, metadata={**message.metadata, "status": tools}, updated_at=now()
                 )
+                self._tools[f"call {call_id}"] = ended
+                self.batch.put(ended, self._ref.task_id, "message_update")
 
     def begin_turn(self, turn_id: str) -> None:
         """Forget the tool calls and the plan of the turn before; a late tail of it ends here."""
@@ -182,7 +205,7 @@ class Transcript:
         """Append a new message at the next place and return it."""
         stamp = now()
         message = Message(
-            id=MessageId(new_id()),
+            id=new_message_id(),
             session_id=SessionId(self._ref.session_id),
             turn_id=TurnId(self._state.turn_id) if self._state.turn_id else None,
             seq=self._next_seq(),
