@@ -168,7 +168,8 @@ _UNSUPPORTED = re.compile(
     re.IGNORECASE,
 )
 _IN_USE = re.compile(
-    rf"\bactive[ _]writer\b|{_SESSION}{_GAP}\b(?:in use|is (?:active|open|locked)|already (?:active|open(?:ed)?|loaded"
+    r"(?:\b|_)active[ _]writer\b"
+    rf"|{_SESSION}{_GAP}\b(?:in use|is (?:active|open|locked)|already (?:active|open(?:ed)?|loaded"
     r"|running|locked))\b|\b(?:in use|open(?:ed)?|loaded|running|locked|held|owned) (?:in|by) another\b",
     re.IGNORECASE,
 )
