@@ -19,6 +19,10 @@ ON_PURPOSE = {
     "backend_killed": "The backend was killed in the middle of this turn, and the agent with it.",
     "cancel_forced": "The agent did not end the turn when asked, and was ended by force.",
 }
+_AFTER_REJECTION = (
+    "The transcript here is complete; the agent's own memory of it is not available. Your next message starts a new "
+    "agent session; or continue with a recap, or try the old session again."
+)
 
 
 def write_notice(tx: Tx, message: Message, task_id: str) -> Event:
@@ -110,12 +114,14 @@ def prompt_cause(failed: PromptFailed, *, token: str) -> FailureCause | None:
 
 def rejected_notice(text: str, *, turn_id: str = "") -> Notice:
     """TOK-1: the agent does not know the session any more."""
-    content = (
-        f"The agent does not know this session any more ({text}). The transcript here is complete; the agent's own "
-        "memory of it is not available. Your next message starts a new agent session; or continue with a recap, or "
-        "try the old session again."
-    )
-    return status("rejected", content, "recap", "fresh_start", "retry_token", turn_id=turn_id)
+    said = f"The agent does not know this session any more ({text})."
+    return status("rejected", f"{said} {_AFTER_REJECTION}", "recap", "fresh_start", "retry_token", turn_id=turn_id)
+
+
+def not_restored_notice(text: str) -> Notice:
+    """TOK-16: the agent said nothing definite, and said it again in a fresh process; so trying again comes first."""
+    said = f"The agent could not restore this session, also not in a second try ({text})."
+    return status("rejected", f"{said} {_AFTER_REJECTION}", "retry_token", "recap", "fresh_start")
 
 
 def login_notice(text: str, login_hint: str) -> Notice:

@@ -112,8 +112,10 @@ def _notice(cause: FailureCause, error: KandevError, outcome: Outcome, *, login_
     if cause is FailureCause.LOGIN_NEEDED:
         raw = error.error if isinstance(error, RequestFailed) else None
         return notices.login_notice(error_text(raw) if raw else error.message, login_hint)
-    if cause in {FailureCause.UNKNOWN_SESSION, FailureCause.CANNOT_RESTORE}:
+    if cause is FailureCause.UNKNOWN_SESSION:
         return notices.rejected_notice(error.message)
+    if cause is FailureCause.CANNOT_RESTORE:
+        return notices.not_restored_notice(error.message)
     kept = "The session, its transcript and its queue are kept."
     texts = {
         FailureCause.IN_USE: f"The agent's session is open elsewhere{_owner(error)}. Close it there, then resume.",

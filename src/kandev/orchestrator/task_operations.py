@@ -44,6 +44,7 @@ from kandev.store.rows import to_json
 from kandev.store.store import Store
 
 DECISIONS = frozenset({HoldReason.TOKEN_REJECTED, HoldReason.PARKED, HoldReason.MODE})
+ANOTHER_AGENT_SESSION = frozenset({"fresh_start", "retry_token"})  # actions of `recover` that need a new process
 
 
 class TaskOperations:
@@ -178,9 +179,8 @@ class TaskOperations:
             raise SessionEnded("The session is COMPLETED, which is final.", reason="session_completed")
         if action not in recover_actions(session, self._store.executor(session_id)):
             raise Conflict(f"{action!r} is not possible for this session now.", reason="not_possible")
-        execution = self._manager.get(session_id)
-        if execution is not None and action != "recap":
-            await self._end_for_recovery(execution, session_id)
+        if action in ANOTHER_AGENT_SESSION:
+            await self._end_for_recovery(session_id)
         events = await self._store.write(lambda tx: _recover_job(tx, session, action))
         if action == "fresh_start":
             await self._history.boundary(session_id)
@@ -189,11 +189,16 @@ class TaskOperations:
         self._queue.kick(session_id)
         return answer
 
-    async def _end_for_recovery(self, execution: AgentExecution, session_id: str) -> None:
+    async def _end_for_recovery(self, session_id: str) -> None:
+        """End the agent that runs, or the start under way: it is in another agent session than is wanted now."""
+        if await self._executor.give_up(session_id, "cancelled"):
+            return
+        execution = self._manager.get(session_id)
+        if execution is None:
+            return
         if execution.in_turn:
             raise Conflict("A turn is running. Cancel it first.", reason="turn_running")
-        if not await self._executor.give_up(session_id, "cancelled"):
-            await self._manager.stop(execution, why="recover", grace_s=self._timing.stop_grace_s)
+        await self._manager.stop(execution, why="recover", grace_s=self._timing.stop_grace_s)
 
     # ---- cancel, stop
 
