@@ -15,14 +15,14 @@ import select
 import signal
 import socket
 import sys
-import tempfile
 import traceback
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kandev.agentctl.http import HttpConnection
 from kandev.agentctl.platform import boot_id
-from kandev.agentctl.server import Server, serve
-from kandev.agentctl.sidecar import Options, Sidecar
+from kandev.agentctl.server import serve
+from kandev.agentctl.sidecar import Options
 
 __all__ = ["main", "redirect_output"]
 
@@ -100,8 +100,7 @@ def _become_agentctl(channel: socket.socket) -> None:
 
 
 async def _serve_when_told(channel: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # no room: then the first request is slower
-        await _rehearse()
+    await _rehearse()
     told = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(channel, told.set)
@@ -118,19 +117,18 @@ async def _serve_when_told(channel: socket.socket) -> None:
 
 
 async def _rehearse() -> None:
-    """Be an instance that nobody has and answer once: the memory that this takes is then ours, and not copied later."""
-    with tempfile.TemporaryDirectory(prefix="kandev-") as directory:
-        sidecar = Sidecar(Options(instance_id="rehearsal", directory=directory))
-        server = Server(sidecar)
-        ours, theirs = socket.socketpair()
-        server.connected(*await asyncio.open_unix_connection(sock=theirs))
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        writer.write(b"GET /health HTTP/1.1\r\nhost: agentctl\r\n\r\n")
-        await reader.read(_REQUEST_BYTES)
-        writer.close()
-        await writer.wait_closed()
-        await server.finish()
-        sidecar.close()
+    """Answer a request that nobody sent: the memory that this takes is then ours, and not copied later."""
+    ours, theirs = socket.socketpair()
+    far_reader, far_writer = await asyncio.open_unix_connection(sock=theirs)
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    writer.write(b"GET /health HTTP/1.1\r\nhost: agentctl\r\n\r\n")
+    connection = HttpConnection(far_reader, far_writer)
+    await connection.next_request()
+    await connection.respond(200, {"status": "rehearsal"})
+    await reader.read(_REQUEST_BYTES)
+    for end in (writer, far_writer):
+        end.close()
+        await end.wait_closed()
 
 
 def redirect_output(directory: str) -> None:

@@ -16,7 +16,7 @@ from kandev.agentctl.platform import peer_uid
 from kandev.agentctl.refusal import Refusal
 from kandev.agentctl.sidecar import Options, Sidecar
 
-__all__ = ["Server", "run", "serve"]
+__all__ = ["run", "serve"]
 
 _STREAM_BYTES: Final = 256 * 1024
 _LAST_WORDS_S: Final = 2.0
