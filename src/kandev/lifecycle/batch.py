@@ -35,24 +35,25 @@ class Change(Protocol):
         """Make the change; add what it publishes to `applied`."""
 
 
-class PutMessage:
-    """A new message, or a new version of one; later versions in the same batch replace `message`."""
+class PutMessages:
+    """Messages that follow one another: new ones, or new versions of stored ones. One statement runs for all."""
 
-    __slots__ = ("insert", "message", "task_id")
+    __slots__ = ("messages", "statement", "task_id")
 
-    def __init__(self, message: Message, task_id: str, statement: str) -> None:
-        self.message = message
+    def __init__(self, task_id: str, statement: str) -> None:
+        self.messages: dict[str, Message] = {}
         self.task_id = task_id
-        self.insert = statement == "message_insert"
+        self.statement = statement
 
     def __call__(self, tx: Tx, applied: Applied) -> None:
-        """Write it and publish it whole."""
-        message = self.message
-        tx.run("message_insert" if self.insert else "message_update", **message_args(message))
-        action = "session.message.added" if self.insert else "session.message.updated"
-        applied.events.append(message_event(action, message, self.task_id))
-        if message.type == "tool_call" and (self.insert or message.metadata.get("status") in TOOL_DONE):
-            applied.closed.append(message)
+        """Write them and publish each whole."""
+        tx.many(self.statement, map(message_args, self.messages.values()))
+        is_new = self.statement == "message_insert"
+        action = "session.message.added" if is_new else "session.message.updated"
+        for message in self.messages.values():
+            applied.events.append(message_event(action, message, self.task_id))
+            if message.type == "tool_call" and (is_new or message.metadata.get("status") in TOOL_DONE):
+                applied.closed.append(message)
 
 
 def message_event(action: str, message: Message, task_id: str) -> Event:
@@ -101,7 +102,7 @@ class Batch:
         self.position = 0
         self.state = ""
         self.changes: list[Change] = []
-        self.puts: dict[str, PutMessage] = {}
+        self.puts: dict[str, PutMessages] = {}
         self.lines: list[tuple[int, bytes]] = []
         self.after: list[Callable[[], None]] = []
         self.size = 0
@@ -113,13 +114,18 @@ class Batch:
 
     def put(self, message: Message, task_id: str, statement: str) -> None:
         """Append a message or its new version; one row is written once a batch, at its first place."""
-        waiting = self.puts.get(message.id)
-        if waiting is not None:
-            waiting.message = message
-            return
-        change = PutMessage(message, task_id, statement)
-        self.puts[message.id] = change
-        self.changes.append(change)
+        puts = self.puts.get(message.id)
+        if puts is None:
+            puts = self.puts[message.id] = self._last_puts(task_id, statement)
+        puts.messages[message.id] = message
+
+    def _last_puts(self, task_id: str, statement: str) -> PutMessages:
+        last = self.changes[-1] if self.changes else None
+        if isinstance(last, PutMessages) and last.statement == statement:
+            return last
+        puts = PutMessages(task_id, statement)
+        self.changes.append(puts)
+        return puts
 
     def apply(self, tx: Tx, *, session_id: str, execution_id: str) -> Applied:
         """Run inside the transaction. Raises Superseded when the row belongs to another execution."""
