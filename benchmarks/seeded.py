@@ -12,6 +12,7 @@ from benchmarks.bare import COMMAND
 from benchmarks.flood_agent import SESSION, chunk, tool
 from kandev.agentctl import records
 from kandev.agentctl.journal import Journal
+from kandev.agentctl.segments import journal_in
 from kandev.agents.base import AgentConfig, SessionConfig
 from kandev.domain.models import new_id, now
 from kandev.home import Home
@@ -135,7 +136,7 @@ def _lines() -> Iterator[bytes]:
 def _journal(directory: Path) -> tuple[int, int]:
     """Write a journal of 1 MB that nobody has read, the agent killed in the middle; return (chunks, tool calls)."""
     os.makedirs(directory, mode=0o700)
-    journal = Journal(str(directory), on_growth=lambda: None)
+    journal = Journal(journal_in(str(directory)), on_growth=lambda: None)
     journal.write_record(records.StdinWritten(n=PROMPT_ID))
     lines: list[bytes] = []
     size = 0
