@@ -18,7 +18,7 @@ from kandev.agentctl import records
 from kandev.domain.constants import LINE_BYTES
 from kandev.domain.models import Event, Message, PermissionState, now
 from kandev.lifecycle.batch import Applied
-from kandev.lifecycle.ingest import LineSplitter
+from kandev.lifecycle.line_splitter import LineSplitter
 from kandev.lifecycle.permissions import resolved_events, rpc_key
 from kandev.lifecycle.protocol_state import Phase
 from kandev.lifecycle.reader import Reader

@@ -24,6 +24,7 @@ from kandev.errors import (
     StorageLocked,
 )
 from kandev.lifecycle.batch import Applied, Change, Superseded
+from kandev.lifecycle.line_splitter import LineSplitter
 from kandev.lifecycle.reader import Reader
 from kandev.protocols import acp
 from kandev.store.database import Database
@@ -46,41 +47,6 @@ class Channel(Protocol):
 
     async def ack(self, offset: int, /) -> None:
         """Tell that everything before `offset` is stored."""
-
-
-class LineSplitter:
-    """Cuts a stream into lines; a line over the limit is dropped and counted instead of kept (WIRE-2)."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._pieces: list[bytes] = []
-        self._length = 0
-
-    def feed(self, piece: bytes, reader: Reader) -> None:
-        """Hand the whole lines of `piece` to the reader; keep the rest."""
-        cut = piece.find(b"\n") if self._length > self._limit else piece.rfind(b"\n")
-        if cut < 0:
-            self._keep(piece)
-            return
-        if self._length > self._limit:
-            reader.too_long(self._length + cut + 1, limit=self._limit)
-            self._pieces, self._length = [], 0
-            self.feed(piece[cut + 1 :], reader)
-            return
-        head = piece[:cut]
-        if self._pieces:
-            head = b"".join([*self._pieces, head])
-        reader.feed(head.split(b"\n"))
-        self._pieces, self._length = [], 0
-        if cut + 1 < len(piece):
-            self._keep(piece[cut + 1 :])
-
-    def _keep(self, piece: bytes) -> None:
-        self._length += len(piece)
-        if self._length > self._limit:
-            self._pieces = []
-        else:
-            self._pieces.append(piece)
 
 
 class Ingest:
@@ -335,4 +301,4 @@ def _retrieve(answer: "asyncio.Future[acp.Response]") -> None:
         answer.exception()
 
 
-__all__ = ["Channel", "Ingest", "LineSplitter", "Superseded"]
+__all__ = ["Channel", "Ingest", "Superseded"]

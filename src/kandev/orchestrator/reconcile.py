@@ -20,7 +20,7 @@ from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
-from kandev.lifecycle.ingest import LineSplitter
+from kandev.lifecycle.line_splitter import LineSplitter
 from kandev.lifecycle.protocol_state import decode_state
 from kandev.lifecycle.reader import Reader
 from kandev.orchestrator.transitions import move_session, move_task
