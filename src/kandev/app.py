@@ -27,9 +27,11 @@ from kandev.lifecycle.recording import HistoryRecorder
 from kandev.lifecycle.session_history import SessionHistoryManager
 from kandev.logs import open_logs
 from kandev.orchestrator.catalog import Catalog
+from kandev.orchestrator.deletion import Deletion
 from kandev.orchestrator.event_handlers import SessionEventHandlers
 from kandev.orchestrator.executor import Executor
 from kandev.orchestrator.hooks import WATCHED, Hooks
+from kandev.orchestrator.intentions import carry_out_intentions
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.prompt_queue import PromptQueue
@@ -142,13 +144,19 @@ class Backend:
         self.catalog = Catalog(self.store.database, self._registry, runtimes=self.manager.runtime_names)
         self.messages = MessageService(self.store, kick=self.queue.kick, publish=self.hub.publish)
         self.permissions = PermissionService(self.store, running=self.executor.running, publish=self.hub.publish)
-        self.tasks = TaskService(
+        self.deletion = Deletion(
             self.store,
             self.operations,
             self._worktrees,
             self._history,
-            self._registry,
             agent_logs=self._agent_logs,
+            publish=self.hub.publish,
+        )
+        self.tasks = TaskService(
+            self.store,
+            self.operations,
+            self._worktrees,
+            self._registry,
             directory=self.home.worktrees,
             runtimes=self.manager.runtime_names,
             kick=self.queue.kick,
@@ -189,19 +197,9 @@ class Backend:
         self._handlers.after = self._after
         self.executor.on_ready = self._start_ended
         self.manager.on_broken = self._broken
-        for row in self.store.database.all("sessions_with_intent"):
-            await self._carry_out(row["id"], row["task_id"], row["intent"])
-        for task in self.store.tasks_with_intent():
-            await self.tasks.carry_out(task)
+        await carry_out_intentions(self.store, self.operations, self.tasks, self.deletion)
         self._supervisor.spawn(self.live.run(), "idle agents")
         self.queue.kick_all_open()
-
-    async def _carry_out(self, session_id: str, task_id: str, intent: str) -> None:
-        """Finish a stop or a delete that a crash cut short (CRASH-13)."""
-        if intent == "delete":
-            await self.tasks.delete_session(task_id, session_id, force=True)
-        else:
-            await self.operations.finish_stop(session_id)
 
     async def _stop(self) -> None:
         """SIGTERM: no new work, agents end in order, everything is stored (design, section 5, Stop)."""

@@ -82,7 +82,7 @@ async def task_complete(context: Context, request: r.TaskRef) -> Payload:
 
 async def task_delete(context: Context, request: r.TaskDelete) -> Payload:
     """Delete a task; its branch stays unless told otherwise."""
-    await context.backend.tasks.delete(
+    await context.backend.deletion.delete_task(
         request.task_id, force=bool(request.force), delete_branch=bool(request.delete_branch)
     )
     return {"success": True, "task_id": request.task_id}
@@ -145,7 +145,7 @@ async def session_stop(context: Context, request: r.TaskSessionRef) -> Payload:
 
 async def session_delete(context: Context, request: r.TaskSessionRef) -> Payload:
     """Delete a session."""
-    await context.backend.tasks.delete_session(request.task_id, request.session_id)
+    await context.backend.deletion.delete_session(request.task_id, request.session_id)
     return {"success": True, "session_id": request.session_id}
 
 

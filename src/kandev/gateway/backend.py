@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 from kandev.gateway.hub import Hub
 from kandev.orchestrator.catalog import Catalog
+from kandev.orchestrator.deletion import Deletion
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.session_settings import SessionSettings
@@ -18,6 +19,7 @@ class Backend(Protocol):
     boot_id: str
     hub: Hub
     tasks: TaskService
+    deletion: Deletion
     operations: TaskOperations
     settings: SessionSettings
     catalog: Catalog

@@ -23,9 +23,8 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, Invalid, KandevError
-from kandev.lifecycle.agent_logs import AgentLogs
-from kandev.lifecycle.session_history import SessionHistoryManager
+from kandev.errors import Conflict, Invalid
+from kandev.orchestrator.deletion import BY_TASK
 from kandev.orchestrator.messages import new_prompt
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.transitions import move_session, move_task
@@ -39,17 +38,15 @@ TITLE_CHARS = 80
 
 
 class TaskService:
-    """Creates, lists, completes and deletes. `kick` starts a new session by its queue."""
+    """Creates, lists and completes. `kick` starts a new session by its queue."""
 
     def __init__(
         self,
         store: Store,
         operations: TaskOperations,
         worktrees: Worktrees,
-        history: SessionHistoryManager,
         registry: AgentRegistry,
         *,
-        agent_logs: AgentLogs,
         directory: Path,
         runtimes: Sequence[str],
         kick: Callable[[str], None],
@@ -58,9 +55,7 @@ class TaskService:
         self._store = store
         self._operations = operations
         self._worktrees = worktrees
-        self._history = history
         self._registry = registry
-        self._agent_logs = agent_logs
         self._directory = directory
         self._runtimes = runtimes
         self._kick = kick
@@ -174,8 +169,15 @@ class TaskService:
     async def complete(self, task_id: str) -> Task:
         """End all sessions of a task for good: COMPLETED. The intention is stored first (CRASH-13)."""
         self._store.task(task_id)
-        await self._store.write(lambda tx: tx.run("task_set_intent", id=task_id, intent="complete", now=now()))
-        for session in self._store.sessions(task_id):
+        sessions = self._store.sessions(task_id)
+
+        def intend(tx: Tx) -> None:
+            tx.run("task_set_intent", id=task_id, intent="complete", now=now())
+            for session in sessions:
+                tx.run("session_set_intent", id=session.id, intent=BY_TASK, now=now())
+
+        await self._store.write(intend)
+        for session in sessions:
             await self._operations.end_agent(session.id, why="stopped")
         await self.finish_complete(task_id)
         return self._store.task(task_id)
@@ -188,61 +190,12 @@ class TaskService:
             events: list[Event] = []
             for session in sessions:
                 events += move_session(tx, session.id, SessionEvent.COMPLETE)
+                tx.run("session_set_intent", id=session.id, intent="", now=now())
             events += move_task(tx, task_id, TaskEvent.COMPLETE, session_id="")
             tx.run("task_set_intent", id=task_id, intent="", now=now())
             return events
 
         self._publish(await self._store.write(job))
-
-    async def delete(self, task_id: str, *, force: bool = False, delete_branch: bool = False) -> None:
-        """Delete a task, its sessions and their directories; branches stay unless told.
-
-        Without `force` raises Conflict for uncommitted changes and unmerged commits, before anything is deleted.
-        """
-        task = self._store.task(task_id)
-        intent = f"delete {int(force)} {int(delete_branch)}"
-        for session in self._store.sessions(task_id):
-            await self._operations.end_agent(session.id, why="stopped")
-            await self._remove_workspace(session, force=force, delete_branch=delete_branch)
-        await self._store.write(lambda tx: tx.run("task_set_intent", id=task_id, intent=intent, now=now()))
-        for session in self._store.sessions(task_id):
-            await self._forget(session.id)
-        await self._store.write(lambda tx: tx.run("task_delete", id=task_id))
-        self._publish([Event(action="task.deleted", task_id=task.id, payload={"task_id": task.id})])
-
-    async def delete_session(self, task_id: str, session_id: str, *, force: bool = False) -> None:
-        """Delete one session; works when its worktree or agent is gone (STATE-9)."""
-        session = self._store.session(session_id, task_id=task_id)
-        await self._operations.end_agent(session_id, why="stopped")
-        await self._remove_workspace(session, force=force, delete_branch=False)
-        await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent="delete", now=now()))
-        await self._forget(session_id)
-        await self._store.write(lambda tx: tx.run("session_delete", id=session_id))
-        payload = {"task_id": task_id, "session_id": session_id, "new_state": "DELETED"}
-        self._publish([Event(action="task.updated", task_id=task_id, payload=payload)])
-
-    async def _forget(self, session_id: str) -> None:
-        """Remove what is kept of a session outside of the database."""
-        await self._history.delete(session_id)
-        self._agent_logs.delete(session_id)
-        self._store.forget_session(session_id)
-
-    async def _remove_workspace(self, session: TaskSession, *, force: bool, delete_branch: bool) -> None:
-        workspace = msgspec.json.decode(self._store.settings(session.id).workspace, type=Workspace)
-        await self._worktrees.remove(workspace, force=force, delete_branch=delete_branch)
-
-    async def carry_out(self, task: Task) -> None:
-        """Finish what a crash cut short, at start-up."""
-        if task.intent == "complete":
-            await self.finish_complete(task.id)
-            return
-        _, _, flags = task.intent.partition(" ")
-        force, _, delete_branch = flags.partition(" ")
-        try:
-            await self.delete(task.id, force=force == "1", delete_branch=delete_branch == "1")
-        except KandevError:
-            # It cannot be deleted as it was asked; the task stays, and a person sees it.
-            await self._store.write(lambda tx: tx.run("task_set_intent", id=task.id, intent="", now=now()))
 
 
 class _CreateJob:

@@ -135,6 +135,17 @@ class Worktrees:
             branch = delete_branch and await self._delete_branch(workspace, repository, lock)
         return Removed(directory=directory, branch=branch)
 
+    async def check_removable(self, workspace: Workspace, *, delete_branch: bool = False) -> None:
+        """Raise what `remove` without force would raise; remove nothing."""
+        if workspace.kind == "in_place" or inspect(workspace) is State.FOREIGN:
+            return
+        repository = find_repository(workspace.repository_path) if workspace.kind != "empty" else None
+        if repository is None:
+            _refuse_files(workspace)
+            return
+        async with self._git.exclusive(repository):
+            await self._refuse_losses(workspace, repository, delete_branch=delete_branch)
+
     async def _make_worktree(self, workspace: Workspace) -> bool:
         """Have git make what is not there. True when it did. A branch is made only for what was never prepared."""
         repository = _repository_of(workspace)
@@ -257,12 +268,15 @@ def _told(workspace: Workspace, note: str) -> Prepared:
 
 async def _remove_plain(workspace: Workspace, *, force: bool) -> Removed:
     """Remove a directory that no git watches over: only an empty one without force."""
+    if not force:
+        _refuse_files(workspace)
+    return Removed(directory=await _discard(Path(workspace.path)), branch=False)
+
+
+def _refuse_files(workspace: Workspace) -> None:
     path = Path(workspace.path)
-    if not path.exists():
-        return Removed(directory=False, branch=False)
-    if not force and any(path.iterdir()):
+    if path.exists() and any(path.iterdir()):
         raise _uncommitted(workspace, "no git keeps the files in it")
-    return Removed(directory=await _discard(path), branch=False)
 
 
 async def _discard(path: Path) -> bool:
