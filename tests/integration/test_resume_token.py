@@ -252,8 +252,8 @@ async def test_tok_2_the_agent_dies_while_it_restores(conversation: Conversation
 
 async def test_tok_2_a_load_without_an_answer(tmp_path: Path, cast: Cast) -> None:
     """Silence ends the start after its deadline, which any message resets (WIRE-10); the token is kept."""
-    waits = {"KANDEV__TIMING__RPC_INACTIVITY_S": "1.5"}
-    steps = [{"delay": 0.9}, {"update": {"sessionUpdate": "plan", "entries": []}}, {"delay": 0.9}]
+    waits = {"KANDEV__TIMING__RPC_INACTIVITY_S": "2"}
+    steps = [{"delay": 1.2}, {"update": {"sessionUpdate": "plan", "entries": []}}, {"delay": 1.2}]
     async with Backend(tmp_path, config=cast.config, environment=waits) as backend:
         await backend.start()
         async with backend.client() as client:
