@@ -1,4 +1,8 @@
-"""A durable session server for coding agents: sessions that come back after a crash, with their memory."""
+"""A durable session server for coding agents: sessions that come back after a crash, with their memory.
+
+`Kandev` and `Session` are the library (see `kandev.library`); they are imported when they are first used, because
+the command line and agentctl import this package too, and start in milliseconds.
+"""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +15,9 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import the library when somebody asks for it: the command line and agentctl start without it."""
-    if name not in {"Kandev", "Session"}:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from kandev import library  # noqa: PLC0415 - see above
+    """Import the library at its first use."""
+    if name in {"Kandev", "Session"}:
+        from kandev import library  # noqa: PLC0415 - the reason stands above
 
-    return getattr(library, name)
+        return getattr(library, name)
+    raise AttributeError(f"module 'kandev' has no attribute {name!r}")
