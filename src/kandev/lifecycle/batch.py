@@ -4,7 +4,7 @@ The changes run in the order of the journal, on the writer's thread, in one tran
 publish is published after the commit, in the same order. A batch may be applied again after a failed commit.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -36,24 +36,43 @@ class Change(Protocol):
 
 
 class PutMessages:
-    """Messages that follow one another: new ones, or new versions of stored ones. One statement runs for all."""
+    """Messages that follow one another: new ones, or new versions of stored ones. One statement runs for all.
 
-    __slots__ = ("messages", "statement", "task_id")
+    Those in `streamed` are text that began and ended in this batch: stored once, and published as any stream.
+    """
+
+    __slots__ = ("messages", "statement", "streamed", "task_id")
 
     def __init__(self, task_id: str, statement: str) -> None:
         self.messages: dict[str, Message] = {}
+        self.streamed: dict[str, Message] = {}
         self.task_id = task_id
         self.statement = statement
 
     def __call__(self, tx: Tx, applied: Applied) -> None:
-        """Write them and publish each whole."""
+        """Write them and publish each."""
         tx.many(self.statement, map(message_args, self.messages.values()))
+        for message in self.messages.values():
+            if message.id in self.streamed:
+                self._tell_stream(message, applied)
+            else:
+                self._tell(message, applied)
+
+    def _tell(self, message: Message, applied: Applied) -> None:
         is_new = self.statement == "message_insert"
         action = "session.message.added" if is_new else "session.message.updated"
-        for message in self.messages.values():
-            applied.events.append(message_event(action, message, self.task_id))
-            if message.type == "tool_call" and (is_new or message.metadata.get("status") in TOOL_DONE):
-                applied.closed.append(message)
+        applied.events.append(message_event(action, message, self.task_id))
+        if message.type == "tool_call" and (is_new or message.metadata.get("status") in TOOL_DONE):
+            applied.closed.append(message)
+
+    def _tell_stream(self, message: Message, applied: Applied) -> None:
+        begun = self.streamed[message.id]
+        applied.events += (
+            message_event("session.message.added", begun, self.task_id),
+            delta_event(message.id, 0, message.content, message.session_id, self.task_id),
+            message_event("session.message.updated", message, self.task_id),
+        )
+        applied.closed.append(message)
 
 
 def message_event(action: str, message: Message, task_id: str) -> Event:
@@ -61,19 +80,18 @@ def message_event(action: str, message: Message, task_id: str) -> Event:
     return Event(action=action, session_id=message.session_id, task_id=task_id, payload={"message": message})
 
 
+def delta_event(message_id: str, position: int, text: str, session_id: str, task_id: str) -> Event:
+    """Return the notification that carries streamed text, `position` characters into its message."""
+    payload = {"message_id": message_id, "offset": position, "text": text}
+    return Event(action="session.message.delta", session_id=session_id, task_id=task_id, payload=payload)
+
+
 def text_change(message_id: str, position: int, text: str, session_id: str, task_id: str) -> Change:
     """Return the change that appends streamed text, `position` characters into its message."""
 
     def append(tx: Tx, applied: Applied) -> None:
         tx.run("message_part_insert", message_id=message_id, position=position, content=text)
-        applied.events.append(
-            Event(
-                action="session.message.delta",
-                session_id=session_id,
-                task_id=task_id,
-                payload={"message_id": message_id, "offset": position, "text": text},
-            )
-        )
+        applied.events.append(delta_event(message_id, position, text, session_id, task_id))
 
     return append
 
@@ -119,6 +137,12 @@ class Batch:
             puts = self.puts[message.id] = self._last_puts(task_id, statement)
         puts.messages[message.id] = message
 
+    def put_streamed(self, begun: Message, text: str, task_id: str) -> None:
+        """Append a message whose whole text came in this batch; `begun` is the message before its text."""
+        whole = msgspec.structs.replace(begun, content=text, metadata={}, updated_at=now())
+        self.put(whole, task_id, "message_insert")
+        self.puts[begun.id].streamed[begun.id] = begun
+
     def _last_puts(self, task_id: str, statement: str) -> PutMessages:
         last = self.changes[-1] if self.changes else None
         if isinstance(last, PutMessages) and last.statement == statement:
@@ -143,12 +167,3 @@ class Batch:
         for change in self.changes:
             change(tx, applied)
         return applied
-
-
-def publish_only(events: Iterable[Event]) -> Change:
-    """Return a change that writes nothing and publishes `events` in its turn."""
-
-    def tell(_tx: Tx, applied: Applied) -> None:
-        applied.events.extend(events)
-
-    return tell
