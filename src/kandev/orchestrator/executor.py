@@ -146,7 +146,7 @@ class Executor:
         if execution is not None:
             await self._manager.stop(execution, why=start.given_up or "start_failed", grace_s=0)
         try:
-            await record_failure(self._store, start, error, publish=self._services.publish)
+            start.fail(await record_failure(self._store, start, error, publish=self._services.publish))
         finally:
             start.fail(error)
 

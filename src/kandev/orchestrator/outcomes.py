@@ -15,14 +15,14 @@ from kandev.domain.failures import (
 )
 from kandev.domain.models import Event, HoldReason, ResumeOutcome, RowStatus, SessionState, TaskSession, TaskState, now
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import KandevError, RequestFailed
+from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable
 from kandev.lifecycle.effects import Notice
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import Started
 from kandev.lifecycle.session import InitialPrompt
 from kandev.orchestrator import notices
 from kandev.orchestrator.event_handlers import count_failure, next_failure_parks, set_token_aside
-from kandev.orchestrator.starting import Start, cause_of
+from kandev.orchestrator.starting import GivenUp, Start, cause_of
 from kandev.orchestrator.transitions import LIVES, hold_queue, move_session, move_task
 from kandev.protocols.acp import error_text
 from kandev.store.database import Tx
@@ -31,6 +31,9 @@ from kandev.store.store import Store
 
 QUIET = frozenset({FailureCause.USER_CANCELLED, FailureCause.BACKEND_STOPPING})
 COUNTED = frozenset({FailureCause.START_FAILED, FailureCause.AGENT_DIED})
+TRY_LATER = frozenset(
+    {FailureCause.AGENT_DIED, FailureCause.INACTIVE, FailureCause.UNREACHABLE, FailureCause.BACKEND_STOPPING}
+)
 EVENTS = {
     FailureCause.UNKNOWN_SESSION: SessionEvent.TOKEN_REJECTED,
     FailureCause.CANNOT_RESTORE: SessionEvent.TOKEN_REJECTED,
@@ -47,14 +50,18 @@ def outcome_args(outcome: ResumeOutcome) -> Mapping[str, Any]:
 
 async def record_failure(
     store: Store, start: Start, error: KandevError, *, publish: Callable[[Sequence[Event]], None]
-) -> None:
-    """Store what became of a session whose agent could not be started, and publish it."""
+) -> KandevError:
+    """Store what became of a session whose agent could not be started, and publish it.
+
+    Returns the error for whoever waits for the start.
+    """
     session = store.session(start.session_id)
     settings = msgspec.json.decode(store.settings(session.id).agent_config)
     cause = cause_of(error, start, login=_asks_for_login(error))
     lives = any(other.state in LIVES for other in store.sessions(session.task_id) if other.id != session.id)
     outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
-    notice = _notice(cause, error, outcome, login_hint=settings.get("login_hint", ""))
+    login_hint = settings.get("login_hint", "")
+    notice = _notice(cause, error, outcome, login_hint=login_hint)
     said = [notices.placed_notice(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
         said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
@@ -75,8 +82,23 @@ async def record_failure(
         return events
 
     events = await store.write_patiently(job)
-    code = {"code": error.code, "reason": error.reason or str(cause), "cause": str(cause), "message": error.message}
+    told = _for_callers(error, cause, login_hint=login_hint)
+    code = {"code": told.code, "reason": told.reason or str(cause), "cause": str(cause), "message": told.message}
     publish([*events, start.event("session.resume.failed", code)])
+    return told
+
+
+def _for_callers(error: KandevError, cause: FailureCause, *, login_hint: str) -> KandevError:
+    """Return the error that goes over the wire: not the agent's own, but its cause, and what goes with it."""
+    if not isinstance(error, AgentError | GivenUp):
+        return error
+    details = _died_details(error)
+    if cause is FailureCause.LOGIN_NEEDED:
+        details["command"] = login_hint
+    if owner := error.details.get("owner"):
+        details["owner"] = owner
+    kind = Unavailable if cause in TRY_LATER else Conflict
+    return kind(error.message, reason=str(cause), **details)
 
 
 def _settle(tx: Tx, session: TaskSession, cause: FailureCause, outcome: Outcome, error: str) -> list[Event]:

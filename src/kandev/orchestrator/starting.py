@@ -10,6 +10,7 @@ from kandev.errors import (
     AgentctlError,
     AgentDied,
     AgentSilent,
+    ExecutionNotFoundError,
     KandevError,
     RequestFailed,
 )
@@ -127,6 +128,7 @@ GIVEN_UP_CAUSES = {
 }
 AFTER_INITIALIZE = (
     (AgentDied, FailureCause.AGENT_DIED),
+    (ExecutionNotFoundError, FailureCause.AGENT_DIED),  # it died before the next request could be written
     (RequestFailed, FailureCause.INACTIVE),
     (AgentctlError, FailureCause.UNREACHABLE),
 )
