@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes import FakeAgent, end
-from wire_client import Client
+from wire_client import CallFailed, Client
 
 FLAGS = {
     "native": "native_session_resume = true",
@@ -107,6 +107,14 @@ class Conversation:
         """The same, after the events so far are forgotten."""
         self.forget()
         return await self.call(action, **payload)
+
+    async def refused(self, action: str, /, **payload: Any) -> CallFailed:
+        """The error of an action that must be refused."""
+        try:
+            answer = await self.act(action, **payload)
+        except CallFailed as error:
+            return error
+        raise AssertionError(f"{action} was not refused but answered: {answer}")
 
     async def begin(self) -> None:
         """Starts the session and waits for the end of its first turn."""

@@ -57,7 +57,8 @@ async def test_race_1_the_answers_of_a_resume_that_fails_are_the_same(conversati
     await dormant(session)
     calls = [session.call("task.session.resume", wait=True) for _ in range(5)]
     errors = await asyncio.gather(*calls, return_exceptions=True)
-    assert {type(error) for error in errors} == {CallFailed}
+    told = {(error.code, error.reason) for error in errors if isinstance(error, CallFailed)}
+    assert told == {("CONFLICT", "unknown_session")}
     assert len({str(error) for error in errors}) == 1
     assert len(session.agent.pids()) == 2
 
@@ -141,6 +142,18 @@ async def test_race_6_a_cancel_ends_a_resume_and_keeps_its_prompts(conversation:
     assert session.agent.prompts() == ["first", "second"]
 
 
+async def test_race_6_who_waited_for_the_resume_is_told(conversation: Conversations) -> None:
+    """A call that waits for the agent ends with the cancel, and says that it was one."""
+    session = await conversation()
+    await starting(session)
+    waiting = asyncio.create_task(session.refused("task.session.resume", wait=True))
+    await asyncio.sleep(0)
+    await session.status()  # requests of one socket begin in order, so the other one waits by now
+    await session.call("task.session.cancel")
+    refused = await waiting
+    assert (refused.code, refused.reason) == ("CONFLICT", "cancelled")
+
+
 async def test_race_6_a_cancel_of_a_load(conversation: Conversations) -> None:
     """In the middle of a load too; the token is kept."""
     session = await conversation(resume=False)
@@ -178,9 +191,7 @@ async def test_race_7_a_delete_while_the_agent_starts(conversation: Conversation
     await starting(session)
     await session.act("task.delete", force=True)
     assert session.agent.alive() == []
-    with pytest.raises(CallFailed) as unknown:
-        await session.status()
-    assert unknown.value.code == "NOT_FOUND"
+    assert (await session.refused("task.session.status")).code == "NOT_FOUND"
 
 
 async def test_race_10_the_old_tree_is_dead_before_the_session_is_loaded(conversation: Conversations) -> None:

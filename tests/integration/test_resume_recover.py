@@ -3,16 +3,8 @@
 import pytest
 
 from conversation import Conversation, Conversations
-from wire_client import CallFailed
 
 GONE = {"error": {"code": -32002, "message": "Session not found"}}
-
-
-async def refused(session: Conversation, action: str, /, **payload: str) -> tuple[str, str]:
-    """Code and reason of an action that must be refused."""
-    with pytest.raises(CallFailed) as failed:
-        await session.act(action, **payload)
-    return failed.value.code, failed.value.reason
 
 
 async def dormant(session: Conversation) -> None:
@@ -27,8 +19,8 @@ async def test_a_cancelled_session_is_refused_and_brought_back(conversation: Con
     await session.begin()
     await session.act("task.session.stop")
     assert session.moves() == ["session CANCELLED"]
-    assert await refused(session, "task.session.resume") == ("CONFLICT", "session_ended")
-    assert await refused(session, "message.add", content="second") == ("CONFLICT", "session_ended")
+    assert (await session.refused("task.session.resume")).reason == "session_ended"
+    assert (await session.refused("message.add", content="second")).reason == "session_ended"
     assert session.agent.alive() == []
     assert (await session.recover("resume"))["how"] == "native"
     assert session.moves() == [
@@ -45,7 +37,7 @@ async def test_a_failed_session_is_refused_and_brought_back(conversation: Conver
     session = await conversation(start=[{"die": 1}])
     await session.act("task.session.start")
     await session.event("session.state_changed", new_state="FAILED")
-    assert await refused(session, "task.session.resume") == ("CONFLICT", "session_ended")
+    assert (await session.refused("task.session.resume")).reason == "session_ended"
     session.agent.update(start=[])
     await session.recover("resume")
     await session.turn_ended()
@@ -60,9 +52,9 @@ async def test_a_completed_session_is_final(conversation: Conversations, action:
     session = await conversation()
     await session.begin()
     await session.act("task.complete")
-    assert await refused(session, "task.session.resume") == ("CONFLICT", "session_completed")
-    assert await refused(session, "message.add", content="second") == ("CONFLICT", "session_completed")
-    assert await refused(session, "task.session.recover", action=action) == ("CONFLICT", "session_completed")
+    assert (await session.refused("task.session.resume")).reason == "session_completed"
+    assert (await session.refused("message.add", content="second")).reason == "session_completed"
+    assert (await session.refused("task.session.recover", action=action)).reason == "session_completed"
     assert len(session.agent.pids()) == 1
 
 
@@ -171,7 +163,7 @@ async def test_retry_token_asks_for_the_old_session_again(conversation: Conversa
     assert done["how"] == "native"
     await session.say("second")
     assert (await session.texts("agent"))[-1] == "heard: second | memory: 1"
-    assert await refused(session, "task.session.recover", action="retry_token") == ("CONFLICT", "not_possible")
+    assert (await session.refused("task.session.recover", action="retry_token")).reason == "not_possible"
 
 
 async def test_retry_token_rejected_again_can_be_tried_again(conversation: Conversations) -> None:
@@ -192,7 +184,7 @@ async def test_retry_token_ends_with_the_first_turn_of_a_new_session(conversatio
     await dormant(session)
     await session.fail_to_resume()
     await session.say("second")
-    assert await refused(session, "task.session.recover", action="retry_token") == ("CONFLICT", "not_possible")
+    assert (await session.refused("task.session.recover", action="retry_token")).reason == "not_possible"
 
 
 async def test_recover_is_refused_while_a_turn_runs(conversation: Conversations) -> None:
@@ -201,6 +193,6 @@ async def test_recover_is_refused_while_a_turn_runs(conversation: Conversations)
     await session.begin()
     await session.send("long")
     await session.agent.until(session.agent.marks)
-    assert await refused(session, "task.session.recover", action="fresh_start") == ("CONFLICT", "turn_running")
+    assert (await session.refused("task.session.recover", action="fresh_start")).reason == "turn_running"
     session.agent.open_gate("go")
     assert (await session.turn_ended())["state"] == "completed"

@@ -156,8 +156,9 @@ async def test_tok_13_login_needed_keeps_the_token(conversation: Conversations, 
     """The user is told the command that logs in; after it the same session is restored."""
     session = await conversation(on={"session/resume": {"times": 1, "error": error}})
     before = await dormant(session)
-    failed = await session.fail_to_resume()
-    assert failed["cause"] == "login_required"
+    refused = await session.refused("task.session.resume", wait=True)
+    assert (refused.code, refused.reason) == ("CONFLICT", "login_required")
+    assert refused.details["command"] == LOGIN_HINT
     status = await session.status()
     assert (status["acp_session_id"], status["queue_held"], status["needs"]) == (before, "login_required", "login")
     assert await session.states() == ("WAITING_FOR_INPUT", "REVIEW")
@@ -197,8 +198,9 @@ async def test_tok_14_in_use_for_long_says_where(conversation: Conversations) ->
     """After some seconds it is said who holds the session; token and states stay, a later resume is good."""
     session = await conversation(on={"session/resume": {"error": IN_USE}})
     before = await dormant(session)
-    failed = await session.fail_to_resume()
-    assert failed["cause"] == "in_use"
+    refused = await session.refused("task.session.resume", wait=True)
+    assert (refused.code, refused.reason) == ("CONFLICT", "in_use")
+    assert refused.details["owner"] == "pid 4711"
     assert "pid 4711" in (await session.notice("in_use"))["content"]
     assert (await session.status())["acp_session_id"] == before
     assert await session.states() == ("WAITING_FOR_INPUT", "REVIEW")
@@ -241,8 +243,8 @@ async def test_tok_2_the_agent_dies_while_it_restores(conversation: Conversation
     steps = [{"stderr": "out of memory"}, {"die": 137}]
     session = await conversation(resume=method == "resume", on={f"session/{method}": {"times": 1, "steps": steps}})
     before = await dormant(session)
-    failed = await session.fail_to_resume()
-    assert failed["cause"] == "agent_died"
+    refused = await session.refused("task.session.resume", wait=True)
+    assert (refused.code, refused.reason, refused.details["exit_code"]) == ("UNAVAILABLE", "agent_died", 137)
     assert session.moves() == ["session STARTING", "session WAITING_FOR_INPUT"]
     said = (await session.notice("agent_died"))["metadata"]
     assert (said["exit_code"], "out of memory" in said["stderr"]) == (137, True)

@@ -6,7 +6,6 @@ import pytest
 
 from conversation import Conversations
 from fakes import PATIENCE_S
-from wire_client import CallFailed
 
 RESUME = ["session STARTING", "session WAITING_FOR_INPUT"]
 TURN = ["session RUNNING", "task IN_PROGRESS", "session WAITING_FOR_INPUT", "task REVIEW"]
@@ -203,9 +202,9 @@ async def test_state_5_status_of_a_parked_session(conversation: Conversations) -
     status = await session.status()
     assert case(status) == (False, True, "parked")
     assert (status["state"], status["queue_held"]) == ("WAITING_FOR_INPUT", "parked")
-    with pytest.raises(CallFailed) as refused:
-        await session.act("task.session.resume")
-    assert (refused.value.code, refused.value.reason) == ("CONFLICT", "parked")
+    refused = await session.refused("task.session.resume")
+    assert (refused.code, refused.reason) == ("CONFLICT", "parked")
+    assert (await session.status())["state"] == "WAITING_FOR_INPUT"
     assert len(session.agent.pids()) == 5
     session.agent.update(on={})
     assert (await session.recover("resume"))["how"] == "native"
