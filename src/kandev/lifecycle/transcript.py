@@ -45,6 +45,7 @@ class Transcript:
         self._next_seq = next_seq
         self._load_message = load_message
         self._text: list[str] = []
+        self._begun: Message | None = None  # the open message, while it is in no batch
         self._tools: dict[str, Message] = {}
 
     def chunk(self, chunk: acp.Chunk) -> None:
@@ -55,8 +56,8 @@ class Transcript:
         opened = self._state.open_message
         if opened is None or opened.kind != chunk.kind or opened.acp_id != chunk.message_id:
             self.close_text()
-            message = self.message(author_type="agent", type_=kind, content="", metadata={"streaming": True})
-            self._state.open_message = OpenMessage(id=message.id, kind=chunk.kind, acp_id=chunk.message_id)
+            self._begun = self._make(author_type="agent", type_=kind, content="", metadata={"streaming": True})
+            self._state.open_message = OpenMessage(id=self._begun.id, kind=chunk.kind, acp_id=chunk.message_id)
         self._text.append(chunk.text)
 
     def continues(self, chunk: acp.Chunk) -> bool:
@@ -72,6 +73,9 @@ class Transcript:
         opened = self._state.open_message
         if not self._text or opened is None:
             return
+        if self._begun is not None:
+            self.batch.put(self._begun, self._ref.task_id, "message_insert")
+            self._begun = None
         text = "".join(self._text)
         self._text.clear()
         for start in range(0, len(text), MESSAGE_PART_BYTES):
@@ -80,12 +84,17 @@ class Transcript:
             opened.length += len(piece)
 
     def close_text(self) -> None:
-        """End the open message: its pieces are folded into it."""
+        """End the open message: its pieces are folded into it. One that began in this batch is written whole."""
         opened = self._state.open_message
         if opened is None:
             return
-        self.flush_text()
-        self.batch.add(close_change(opened.id, self._ref.task_id))
+        if self._begun is not None:
+            self.batch.put_streamed(self._begun, "".join(self._text), self._ref.task_id)
+            self._begun = None
+            self._text.clear()
+        else:
+            self.flush_text()
+            self.batch.add(close_change(opened.id, self._ref.task_id))
         self._state.open_message = None
 
     def update(self, update: acp.Update) -> None:
@@ -203,8 +212,14 @@ class Transcript:
 
     def message(self, *, author_type: str, type_: str, content: str, metadata: dict[str, Any]) -> Message:
         """Append a new message at the next place and return it."""
+        self.flush_text()
+        message = self._make(author_type=author_type, type_=type_, content=content, metadata=metadata)
+        self.batch.put(message, self._ref.task_id, "message_insert")
+        return message
+
+    def _make(self, *, author_type: str, type_: str, content: str, metadata: dict[str, Any]) -> Message:
         stamp = now()
-        message = Message(
+        return Message(
             id=new_message_id(),
             session_id=SessionId(self._ref.session_id),
             turn_id=TurnId(self._state.turn_id) if self._state.turn_id else None,
@@ -216,8 +231,6 @@ class Transcript:
             created_at=stamp,
             updated_at=stamp,
         )
-        self.batch.put(message, self._ref.task_id, "message_insert")
-        return message
 
     def _load(self, message_id: str) -> Message | None:
         return self._load_message(message_id) if message_id else None
