@@ -43,6 +43,7 @@ from kandev.orchestrator.tasks import TaskService
 from kandev.orchestrator.views import session_view
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
+from kandev.store.failures import file_failure
 from kandev.store.sqlite import SqliteDatabase
 from kandev.store.store import Store
 from kandev.supervisor import Supervisor
@@ -315,6 +316,16 @@ async def run(config: Config) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     config.home.prepare()
+    try:
+        await _serve(config, stop)
+    except OSError as error:
+        if error.errno is None:
+            raise  # no error of a file
+        raise file_failure(error, config.home.path) from error
+    return 0
+
+
+async def _serve(config: Config, stop: asyncio.Event) -> None:
     with open_logs(config.home.logs):
         async with Backend.open(config) as backend:
             token = load_or_make_token(config.home) if config.server.auth else ""
@@ -330,4 +341,3 @@ async def run(config: Config) -> int:
                 log.info("serving", url=server.url, home=str(config.home.path), boot_id=backend.boot_id)
                 await stop.wait()
                 log.info("stopping")
-    return 0

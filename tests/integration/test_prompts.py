@@ -50,6 +50,29 @@ async def test_prompt_1_what_was_acknowledged_is_delivered_after_a_kill(killable
         assert message["message"]["seq"] is not None
 
 
+async def test_crash_7_a_request_whose_answer_was_lost_can_be_repeated(killable: Backend, cast: Cast) -> None:
+    """The backend is killed before it answered; the same client_message_id makes one message of both requests."""
+    async with killable.client() as client:
+        session = await cast.conversation(client, **WAITING)
+        await session.act("task.session.start")
+        lost = [
+            asyncio.create_task(session.call("message.add", content=f"m{n}", client_message_id=f"c-{n}"))
+            for n in range(9)
+        ]
+        await asyncio.sleep(0)
+        await killable.kill9()
+        answers = await asyncio.gather(*lost, return_exceptions=True)
+    await killable.start()
+    async with killable.client() as client:
+        await session.follow(client)
+        stored = [await session.call("message.add", content=f"m{n}", client_message_id=f"c-{n}") for n in range(9)]
+        for before, after in zip(answers, stored, strict=True):
+            assert isinstance(before, ConnectionError) or before == after
+        session.agent.open_gate("start")
+        await session.agent.until(lambda: len(session.agent.prompts()) == 10)
+        assert session.agent.prompts() == ["first", *(f"m{n}" for n in range(9))]
+
+
 async def test_prompt_3_the_order_holds_across_a_kill(killable: Backend, cast: Cast) -> None:
     """Prompts that came while the session started are sent once each, in order, by a backend that never saw them."""
     words = [f"word {number}" for number in range(5)]
