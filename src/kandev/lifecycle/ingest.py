@@ -80,6 +80,7 @@ class Ingest:
         self._answers: dict[int, asyncio.Future[acp.Response]] = {}
         self._loop = asyncio.get_running_loop()
         self._last_commit = 0.0
+        self._failed: Exception | None = None
         self._ended: AgentError | None = None
         self.last_heard = self._loop.time()
         self.heard = asyncio.Event()
@@ -108,7 +109,7 @@ class Ingest:
             self._dirty.set()
             if reader.batch.urgent:
                 self._urgent.set()
-            while reader.batch.size > PENDING_BYTES:
+            while reader.batch.size > PENDING_BYTES and self._failed is None:
                 self._room.clear()
                 await self._room.wait()
 
@@ -131,8 +132,10 @@ class Ingest:
         try:
             applied = await self._store(partial(batch.apply, session_id=ref.session_id, execution_id=ref.execution_id))
         except Exception as error:
-            for waiter in waiters:
+            self._failed = error
+            for waiter in (*waiters, *self._waiters):
                 _fail(waiter, error)
+            self._room.set()
             raise
         self._last_commit = self._loop.time()
         self.committed = batch.position
@@ -164,9 +167,12 @@ class Ingest:
     async def flush(self, *changes: Change) -> None:
         """Put changes into the running batch and wait until they are committed, at once.
 
-        Raises ExecutionNotFoundError once the agent is gone and everything of it was stored.
+        Raises ExecutionNotFoundError once the agent is gone and everything of it was stored, and what a commit raised
+        that will not be tried again.
         """
         self._require_open()
+        if self._failed is not None:
+            raise self._failed
         self.reader.batch.add(*changes)
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)

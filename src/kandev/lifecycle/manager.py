@@ -211,15 +211,18 @@ class LifecycleManager:
         reading = asyncio.create_task(ingest.read(execution.client), name="read")
         try:
             await asyncio.wait([reading, *workers], return_when=asyncio.FIRST_COMPLETED)
-            failed = next((task.exception() for task in workers if task.done() and not task.cancelled()), None)
-            if failed is not None:
-                reading.cancel()
-                await self._abandon(execution)
-                if not isinstance(failed, Superseded):
-                    log.error("execution.broken", session_id=execution.ref.session_id, exc_info=failed)
-                    self.on_broken(execution.ref.session_id)
-            else:
-                await self._agent_ended(execution, reading)
+            for worker in workers:
+                if worker.done():
+                    await worker  # raises what ended it
+            await self._agent_ended(execution, reading)
+        except Superseded:
+            reading.cancel()
+            await self._abandon(execution)
+        except Exception:
+            log.exception("execution.broken", session_id=execution.ref.session_id)
+            reading.cancel()
+            await self._abandon(execution)
+            self.on_broken(execution.ref.session_id)
         finally:
             for task in (*workers, reading):
                 task.cancel()
