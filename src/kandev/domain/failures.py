@@ -8,6 +8,7 @@ fixed: login (TOK-13), in use (TOK-14), no such method (TOK-8), unknown (WIRE-9)
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -127,12 +128,26 @@ def _texts(error: Mapping[str, Any] | None, session_id: str) -> list[str]:
     return [text.replace(session_id, _ID) for text in texts] if session_id else texts
 
 
+class _Words:
+    """Words to look for, in either case. Compiled when first needed: that takes 30 ms, and most backends never do."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def search(self, text: str) -> re.Match[str] | None:
+        return self._compiled.search(text)
+
+    @cached_property
+    def _compiled(self) -> re.Pattern[str]:
+        return re.compile(self._pattern, re.IGNORECASE)
+
+
 _OTHER = (
     r"(?:models?|commands?|files?|director(?:y|ies)|folders?|paths?|tools?|servers?|cwd|projects?|workspaces?|modules?"
     r"|packages?|methods?|endpoints?|providers?|plugins?|modes?|branch(?:es)?|repositor(?:y|ies)|binary|executables?"
     r"|programs?|hosts?|ports?|keys?|credentials?|users?|accounts?|functions?|agents?|urls?|https?|options?|configs?)"
 )
-_OTHER_THING = re.compile(rf"\b{_OTHER}\b", re.IGNORECASE)
+_OTHER_THING = _Words(rf"\b{_OTHER}\b")
 # A session, and not a part of one ("session mode"), a method ("session/load"), a file or a name ("server 'session'").
 _SESSION = (
     r"\b(?!(?<=['\"`])\w+['\"`])(?:sessions?|threads?|conversations?|rollouts?)(?:[ _-]?id(?:entifier)?s?)?\b(?![/.]\w)"
@@ -144,7 +159,7 @@ _MISSING = (
     r"(?:not (?:be )?(?:found|resolved|located)|not (?:actually )?exist|n't exist|no longer (?:exists?|available|known)"
     r"|(?:not known|unknown)(?!\s+\w)|(?:been|was) deleted)"
 )
-_UNKNOWN = re.compile(
+_UNKNOWN = _Words(
     "|".join(
         (
             rf"{_SESSION}{_GAP}(?::\s*)?\b{_MISSING}",
@@ -156,25 +171,20 @@ _UNKNOWN = re.compile(
             r"\binvalid session identifier\b",
         )
     ),
-    re.IGNORECASE,
 )
 # Beside our own id, so "unknown id X" counts and "unknown error" does not.
-_BESIDE_ID = re.compile(
-    rf"\bno such\b|{_MISSING}|\bunknown\b(?! (?:error|reason|failure|problem|issue|exception|cause)\b)", re.IGNORECASE
-)
-_UNSUPPORTED = re.compile(
+_BESIDE_ID = _Words(rf"\bno such\b|{_MISSING}|\bunknown\b(?! (?:error|reason|failure|problem|issue|exception|cause)\b)")
+_UNSUPPORTED = _Words(
     r"\bmethod not found\b|\b(?:session/(?:load|resume)|loadSession|(?:load|resum)ing (?:a |of )?sessions?)\b"
     r"[^.\n]{0,40}\b(?:unsupported|not (?:supported|implemented|available))",
-    re.IGNORECASE,
 )
-_IN_USE = re.compile(
+_IN_USE = _Words(
     r"(?:\b|_)active[ _]writer\b"
     rf"|{_SESSION}{_GAP}\b(?:in use|is (?:active|open|locked)|already (?:active|open(?:ed)?|loaded"
     r"|running|locked))\b|\b(?:in use|open(?:ed)?|loaded|running|locked|held|owned) (?:in|by) another\b",
-    re.IGNORECASE,
 )
-_OWNER = re.compile(r"\b(?:in use|open(?:ed)?|locked|held|owned) (?:in|by) ([^.\n]{1,200})", re.IGNORECASE)
-_LOGIN = re.compile(
+_OWNER = _Words(r"\b(?:in use|open(?:ed)?|locked|held|owned) (?:in|by) ([^.\n]{1,200})")
+_LOGIN = _Words(
     r"\bauth(?:entication|orization)? (?:is )?required\b|\bnot (?:logged|signed) ?in\b|\bnot authenticated\b"
     r"|\b(?:please|must|need to|have to) (?:log|sign) ?in\b|\b(?:log|sign) ?in (?:is |again )?(?:required|expired)\b"
     r"|\bunauthori[sz]ed\b|\bunauthenticated\b|\bplease run \W?/?(?:[\w-]+ (?:auth )?)?login\b"
@@ -182,7 +192,6 @@ _LOGIN = re.compile(
     r"|\bapi[ _-]?key (?:is |was )?(?:missing|invalid|required|not (?:configured|set|found|valid))\b"
     r"|\b(?:oauth|access|refresh|auth|login) ?(?:token|session) (?:has |is )?(?:expired|revoked|invalid)\b"
     r"|\b(?:load|find) the default credentials\b|\bcredentials (?:have |are )?(?:expired|invalid|missing)\b",
-    re.IGNORECASE,
 )
 
 
