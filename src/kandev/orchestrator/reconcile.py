@@ -64,11 +64,11 @@ class Reconciler:
         rows = self._store.executors_not_ended()
         await self._kill([*rows], strays=await self._strays(rows))
         with_journal = [row for row in rows if self._has_journal(row)]
+        to_read = {row.session_id for row in with_journal}
+        rest = [row for row in rows if row.session_id not in to_read]
         slots = asyncio.Semaphore(READ_PARALLEL)
-        await asyncio.gather(*(self._read_one(row, slots) for row in with_journal))
-        settled = {row.session_id for row in with_journal}
-        rest = [row for row in rows if row.session_id not in settled]
-        await self._settle_together(rest)
+        # Together, because reading keeps the loop busy, and settling the writer.
+        await asyncio.gather(self._settle_together(rest), *(self._read_one(row, slots) for row in with_journal))
         await self._settle_stuck()
         log.info("reconcile.done", executions=len(rows), journals=len(with_journal))
 
