@@ -190,5 +190,5 @@ async def test_the_outcome_is_stored_with_its_stages(conversation: Conversations
     await session.resume()
     newest, launch = (await session.call("task.session.get"))["resumes"]
     assert (newest["how"], launch["how"]) == ("native", "fresh")
-    assert {"checking", "workspace", "launching", "starting_agent"} <= newest["stages"].keys()
+    assert {"checking", "workspace", "launching", "starting_agent", "restoring"} <= newest["stages"].keys()
     assert newest["replayed"] == {"user_message_chunk": 1, "agent_message_chunk": 1}

@@ -11,6 +11,7 @@ import pytest
 import kandev
 from kandev.agents import BUILT_IN
 from kandev.config import explain, load_config
+from kandev.domain.failures import FailureCause
 from kandev.domain.models import (
     HoldReason,
     Message,
@@ -116,6 +117,12 @@ def test_every_error_code_is_documented() -> None:
     """docs/protocol.md has each code with its HTTP status."""
     found = {row[0].strip("`"): row[-1] for row in rows(PROTOCOL, "## Errors") if row[0].strip("`").isupper()}
     assert {code: int(status) for code, status in found.items()} == {**STATUS, "INTERNAL_ERROR": 500}
+
+
+def test_every_cause_of_a_failed_start_is_documented() -> None:
+    """docs/protocol.md has each of them among the reasons."""
+    found = {name for row in rows(PROTOCOL, "## Errors") for name in named(row[0])}
+    assert {str(cause) for cause in FailureCause} <= found
 
 
 def test_every_reason_to_hold_a_queue_is_documented() -> None:

@@ -187,6 +187,7 @@ class LifecycleManager:
             timing=timing,
             mcp_servers=mcp_servers_for_launch(config, os.environ),
             cannot_load=self._cannot_load,
+            stage=stage,
         )
         if restored.unsupported:
             self._cannot_load.add((config.name, execution.info.version))

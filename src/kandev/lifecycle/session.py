@@ -70,11 +70,12 @@ async def initialize_agent_session(
     timing: Timing,
     mcp_servers: Sequence[Mapping[str, Any]],
     cannot_load: Container[tuple[str, str]],
+    stage: Callable[[str], None],
 ) -> Restored:
     """Speak `initialize`, then load, resume, or make a session, and set mode, model and options.
 
-    `cannot_load` holds agents, by name and version, that said before that they cannot (TOK-8). Raises RestoreFailed,
-    RequestFailed, AgentSilent, AgentDied.
+    `cannot_load` holds agents, by name and version, that said before that they cannot (TOK-8). `stage` is told when
+    the restoring begins. Raises RestoreFailed, RequestFailed, AgentSilent, AgentDied.
     """
     ingest, quiet = execution.ingest, timing.rpc_inactivity_s
     answer = await ingest.request("initialize", lambda n: acp.initialize(n, __version__), inactivity_s=quiet)
@@ -87,6 +88,8 @@ async def initialize_agent_session(
         )
     opening = _Opening(execution, timing, mcp_servers)
     known = (execution.config.name, info.version) in cannot_load
+    if opening.restores:
+        stage("restoring")
     restored, setup = await opening.open(known_unsupported=known)
     mode_failed = await apply_wanted(execution, setup, inactivity_s=quiet)
     return msgspec.structs.replace(restored, mode_failed=mode_failed)
@@ -101,9 +104,15 @@ class _Opening:
         self._mcp = mcp_servers
         self._cwd = execution.request.cwd
 
+    @property
+    def restores(self) -> bool:
+        """True when there is a session that the agent is to restore in its protocol."""
+        execution = self._execution
+        return bool(execution.request.acp_session_id and execution.config.session.native_session_resume)
+
     async def open(self, *, known_unsupported: bool) -> tuple[Restored, acp.SessionSetup]:
         request, info = self._execution.request, self._execution.info
-        if not (request.acp_session_id and self._execution.config.session.native_session_resume):
+        if not self.restores:
             return Restored(how="fresh"), await self._new()
         methods = [m for m, offered in (("resume", info.resume_session), ("load", info.load_session)) if offered]
         if known_unsupported or not methods:
