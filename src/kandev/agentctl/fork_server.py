@@ -47,10 +47,15 @@ def main(arguments: Sequence[str]) -> None:
         # A fork costs its neighbours time, so the next spare waits until the last start is over.
         if spare is None and not select.select([control], [], [], _SPARE_PAUSE_S)[0]:
             spare = _fork_spare(control)
-        data, descriptors, _flags, _address = socket.recv_fds(control, _REQUEST_BYTES, 2)
+        try:
+            data, descriptors, _flags, _address = socket.recv_fds(control, _REQUEST_BYTES, 2)
+        except ConnectionError:  # the backend was killed before it read the last answer
+            return
         if not data:
             return
-        control.send(json.dumps(_hand_over(spare, control, data, descriptors)).encode())
+        answer = _hand_over(spare, control, data, descriptors)
+        with contextlib.suppress(ConnectionError):  # killed meanwhile; the next read says so
+            control.send(json.dumps(answer).encode())
         spare = None
         for fd in descriptors:
             os.close(fd)
