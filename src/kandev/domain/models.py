@@ -9,6 +9,7 @@ import random
 import time
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NewType
 
 import msgspec
@@ -37,7 +38,8 @@ class _MessageIds:
         self._last = 0
 
     def next(self) -> int:
-        self._last = max(self._last + 1, (time.time_ns() // 1_000_000 << 36) + _random.getrandbits(35))
+        millisecond = time.time_ns() // 1_000_000 << 36
+        self._last = self._last + 1 if millisecond <= self._last else millisecond + _random.getrandbits(35)
         return self._last
 
 
@@ -54,7 +56,13 @@ def new_message_id() -> MessageId:
 
 def now() -> str:
     """Return the time now as stored and sent: 2026-11-29T18:45:11.123Z."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
+    return _stamp(time.time_ns() // 1_000_000)
+
+
+@lru_cache(maxsize=1)  # a burst of messages has one millisecond in common
+def _stamp(milliseconds: int) -> str:
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC).replace(microsecond=milliseconds % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 def seconds_since(stamp: str) -> float:
