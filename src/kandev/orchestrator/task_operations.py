@@ -203,24 +203,24 @@ class TaskOperations:
     # ---- cancel, stop
 
     async def cancel_turn(self, task_id: str, session_id: str) -> None:
-        """Cancel the turn, or the resume that is under way; hold the queue. Never waits for a lock (RACE-6)."""
+        """Cancel the turn, or the resume that is under way; hold the queue. Never waits for a lock (RACE-6).
+
+        Where nothing runs any more, only the queue is held: the turn may have ended a moment ago.
+        """
         session = self._store.session(session_id, task_id=task_id)
 
-        def job(tx: Tx) -> tuple[bool, list[Event]]:
-            turn = tx.one("turn_cancel_request", session_id=session_id, now=now())
-            return turn is not None, hold_queue(tx, session_id, HoldReason.CANCELLED)
+        def job(tx: Tx) -> list[Event]:
+            tx.one("turn_cancel_request", session_id=session.id, now=now())
+            return hold_queue(tx, session.id, HoldReason.CANCELLED)
 
-        turn_open, events = await self._store.write(job)
-        self._publish(events)
+        self._publish(await self._store.write(job))
         if await self._executor.give_up(session_id, "cancelled"):
             return
+        # A turn whose prompt was not sent yet ends without: the queue looks for the request just before it sends.
         execution = self._manager.get(session_id)
         if execution is not None and execution.in_turn:
             self._spawn(self._force_cancel(execution, execution.state.turn_id), f"cancel {session_id}")
             await self._ask_to_cancel(execution)
-        elif session.state is SessionState.RUNNING and not turn_open:
-            raise Conflict("No turn is running that could be cancelled.", reason="no_turn")
-        # A turn whose prompt was not sent yet ends without: the queue looks for the request just before it sends.
 
     async def _ask_to_cancel(self, execution: AgentExecution) -> None:
         """Answer every pending permission "cancelled", then send session/cancel (WIRE-14)."""
