@@ -14,7 +14,6 @@ import structlog
 
 from kandev.agents.registry import AgentRegistry
 from kandev.config import Config
-from kandev.domain.constants import BACKEND_STOP_S
 from kandev.domain.models import Event, ExecutorRunning, Message, new_id, now
 from kandev.gateway.hub import Hub
 from kandev.gateway.security import load_or_make_token
@@ -210,12 +209,12 @@ class Backend:
         self.executor.stopping = True
         starts = [self.executor.give_up(e.ref.session_id, "stopping") for e in self.manager.all() if not e.ready]
         try:
-            async with asyncio.timeout(BACKEND_STOP_S):
+            async with asyncio.timeout(self.config.timing.backend_stop_s):
                 await asyncio.gather(*starts, return_exceptions=True)
                 await self.manager.stop_all(self.manager.all(), why="stopping")
                 await self._recorder.settle()
         except TimeoutError:
-            log.warning("stop.late", seconds=BACKEND_STOP_S)
+            log.warning("stop.late", seconds=self.config.timing.backend_stop_s)
         await self._runtime.aclose()
         await self._supervisor.finish(0)
         await self._history.aclose()

@@ -47,7 +47,6 @@ class LimitsConfig(_Section, frozen=True, kw_only=True):
     idle_minutes: Annotated[float, Meta(ge=0)] = constants.IDLE_MINUTES
     line_bytes: _Count = constants.LINE_BYTES
     journal_cap_bytes: _Count = constants.JOURNAL_CAP_BYTES
-    frame_bytes: _Count = constants.FRAME_BYTES
     event_buffer_count: _Count = constants.EVENT_BUFFER_COUNT
     event_buffer_bytes: _Count = constants.EVENT_BUFFER_BYTES
     context_chars: _Count = constants.CONTEXT_CHARS

@@ -68,10 +68,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     stall_notice_s: _Positive = STALL_NOTICE_S
     cancel_force_s: _Seconds = CANCEL_FORCE_S
     stop_grace_s: _Seconds = STOP_GRACE_S
-    lifeline_kill_s: _Seconds = LIFELINE_KILL_S
     backend_stop_s: _Positive = BACKEND_STOP_S
     recover_s: _Positive = RECOVER_S
-    park_window_s: _Seconds = PARK_WINDOW_S
     agentctl_silent_s: _Positive = AGENTCTL_SILENT_S
     commit_gap_s: _Seconds = COMMIT_GAP_S
     git_s: _Positive = GIT_S

@@ -52,6 +52,7 @@ class AgentExecution:
         self.wanted = wanted
         self.info = AgentInfo()
         self.ready = False
+        self.responding = True  # its agentctl answers; see `watch_agentctl`
         self.initialized = False
         self.ending = ""
         self.ended = asyncio.Event()
@@ -103,7 +104,7 @@ class AgentExecution:
     @property
     def live(self) -> bool:
         """True when a prompt can reach the agent now."""
-        return self.ready and not self.ending and self.ingest.open
+        return self.ready and not self.ending and self.responding and self.ingest.open
 
     def require_live(self) -> None:
         """Raise ExecutionNotFoundError unless a prompt can reach the agent now."""

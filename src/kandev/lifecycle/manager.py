@@ -32,7 +32,7 @@ from kandev.lifecycle.session import (
     dispatch_initial_prompt,
     initialize_agent_session,
 )
-from kandev.lifecycle.silence import watch_silence
+from kandev.lifecycle.silence import watch_agentctl, watch_silence
 from kandev.runtimes.agentctl_client import AgentProcess
 from kandev.runtimes.base import Instance, InstanceRequest, Runtime
 from kandev.store.database import Tx
@@ -208,6 +208,7 @@ class LifecycleManager:
             asyncio.create_task(ingest.send_loop(execution.client), name="send"),
             asyncio.create_task(ingest.ack_loop(execution.client), name="ack"),
             asyncio.create_task(self._watch_silence(execution), name="silence"),
+            asyncio.create_task(self._watch_agentctl(execution), name="agentctl"),
         ]
         reading = asyncio.create_task(ingest.read(execution.client), name="read")
         try:
@@ -232,6 +233,9 @@ class LifecycleManager:
 
     async def _watch_silence(self, execution: AgentExecution) -> None:
         await watch_silence(execution, notice_s=self._timing.stall_notice_s, publish=self._publish)
+
+    async def _watch_agentctl(self, execution: AgentExecution) -> None:
+        await watch_agentctl(execution, silent_s=self._timing.agentctl_silent_s, publish=self._publish)
 
     async def _agent_ended(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
         ingest = execution.ingest
@@ -282,10 +286,12 @@ class LifecycleManager:
             self._forget(execution)
             return
         try:
+            if not execution.responding:
+                raise AgentctlError("agentctl does not answer.", reason="no_answer")
             await execution.client.stop(grace_s=grace_s)
         except AgentError as error:
             log.info("execution.stop_by_identity", session_id=execution.ref.session_id, error=str(error))
-            await execution.runtime.stop_instance(execution.instance, grace_s=0)
+            await execution.runtime.clear_leftover(execution.instance)
         await execution.ended.wait()
         await execution.client.aclose()
 

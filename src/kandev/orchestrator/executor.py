@@ -170,7 +170,9 @@ class Executor:
     async def _validate_and_lock(self, start: Start) -> tuple[TaskSession, ExecutorRunning]:
         """Read again what counts, now that this start is the only one (RACE-3)."""
         old = self._manager.get(start.session_id)
-        if old is not None:
+        if old is not None and not old.responding:
+            await self._manager.stop(old, why="not_responding", grace_s=0)
+        elif old is not None:
             await old.ended.wait()
         session = self._store.session(start.session_id)
         if session.state in TERMINAL_STATES or session.intent:

@@ -17,6 +17,7 @@ ON_PURPOSE = {
     "stopping": "The backend was stopped in the middle of this turn.",
     "stopped": "The session was stopped in the middle of this turn.",
     "backend_killed": "The backend was killed in the middle of this turn, and the agent with it.",
+    "not_responding": "What watches over the agent did not answer any more, and was ended together with it.",
     "cancel_forced": "The agent did not end the turn when asked, and was ended by force.",
 }
 _AFTER_REJECTION = (
