@@ -16,13 +16,13 @@ from typing import Final
 
 from kandev.agentctl.records import Record, Torn, encode, escape
 from kandev.agentctl.segments import (
-    SUFFIX,
     WAITING,
     Bounds,
     journal_bounds,
+    mend,
     missing_end,
     read_journal,
-    segments,
+    segment_path,
 )
 
 __all__ = ["SEGMENT_BYTES", "Bounds", "Cursor", "Journal", "journal_bounds", "read_journal"]
@@ -50,10 +50,9 @@ class Journal:
         tail = missing_end(directory)
         self.end = bounds.end - len(tail)
         self.start = self.acknowledged = bounds.start
-        self._starts = self._usable_segments()
+        self._starts = mend(directory) or [0]
         self._at_line_start = True
         self._fd = os.open(self._path(self._starts[-1]), _APPEND, 0o600)
-        os.ftruncate(self._fd, self.end - self._starts[-1])  # zero bytes that a power loss left
         self._append(tail)
         self._forget_waiting()
 
@@ -156,15 +155,7 @@ class Journal:
         os.close(self._fd)
 
     def _path(self, start: int) -> str:
-        return os.path.join(self.directory, f"{start:020d}{SUFFIX}")
-
-    def _usable_segments(self) -> list[int]:
-        """Return the segments up to the end, and remove what a power loss left behind a gap."""
-        found = segments(self.directory)
-        for start in found:
-            if start > self.end:
-                os.unlink(self._path(start))
-        return [start for start in found if start <= self.end] or [0]
+        return segment_path(self.directory, start)
 
     def _append(self, data: bytes) -> None:
         if not data:

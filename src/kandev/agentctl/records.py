@@ -6,9 +6,9 @@ in JSON text, followed by one JSON object. A line of the agent that begins with 
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 __all__ = [
     "MARK",
@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 MARK: Final = b"\x1e"
+_TOO_LARGE: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +107,24 @@ def parse(line: bytes) -> Record | None:
     if not line.startswith(b"\x1e{"):
         return None
     try:
-        fields = json.loads(line[1:])
-        ev = str(fields.pop("ev"))
-    except (ValueError, KeyError):
+        values = json.loads(line[1:])
+        ev = str(values.pop("ev"))
+    except (ValueError, KeyError, RecursionError):
         return UnknownRecord(ev="")
     kind = _KINDS.get(ev)
     if kind is None:
         return UnknownRecord(ev=ev)
-    known = {name: value for name, value in fields.items() if name in kind.__dataclass_fields__}
-    try:
-        return kind(**known)
-    except TypeError:
+    wanted = fields(kind)
+    if any(one.name not in values or not _fits(values[one.name], one.type) for one in wanted):
         return UnknownRecord(ev=ev)
+    return kind(**{one.name: values[one.name] for one in wanted})
+
+
+def _fits(value: object, kind: Any) -> bool:
+    """Tell whether a field has its type: a number that the store can hold, or null where that is allowed."""
+    if type(value) is int:
+        return abs(value) < _TOO_LARGE
+    return value is None and isinstance(value, kind)
 
 
 def unescape(line: bytes) -> bytes:

@@ -7,8 +7,9 @@ behind the first newline at or after that offset.
 """
 
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from kandev.agentctl.records import MARK, Torn, encode
@@ -20,14 +21,18 @@ __all__ = [
     "Bounds",
     "journal_bounds",
     "journal_in",
+    "mend",
     "missing_end",
     "read_journal",
+    "segment_path",
     "segments",
 ]
 
 READ_BYTES: Final = 64 * 1024
 SUFFIX: Final = ".seg"
 WAITING: Final = "waiting"
+_NAME: Final = re.compile(r"[0-9]{20}\.seg")
+_BEYOND: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +50,36 @@ class _Segment:
     path: str
 
 
+def segment_path(directory: str, start: int) -> str:
+    """Return the file of the segment that begins at `start`."""
+    return os.path.join(directory, f"{start:020d}{SUFFIX}")
+
+
 def segments(directory: str) -> list[int]:
-    """Return the start offsets of the segments in `directory`, ascending; none when it does not exist."""
+    """Return the start offsets of the segments in `directory`, ascending; none when it does not exist.
+
+    A file of another name is no segment, whoever put it there.
+    """
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    return sorted(int(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+    starts = sorted(int(name.removesuffix(SUFFIX)) for name in names if _NAME.fullmatch(name))
+    return [start for start in starts if start < _BEYOND]
 
 
 def _connected(directory: str) -> list[_Segment]:
-    """Segments up to the first gap, without a tail of zero bytes: power loss leaves both (CRASH-18)."""
+    """Segments up to the first gap, without a tail of zero bytes: power loss leaves both (CRASH-18).
+
+    A segment ends where the next one begins, whatever its file has behind that.
+    """
     found: list[_Segment] = []
     for start in segments(directory):
-        if found and found[-1].end != start:
+        if found and found[-1].end < start:
             break
-        path = os.path.join(directory, f"{start:020d}{SUFFIX}")
+        if found:
+            found[-1] = replace(found[-1], end=start)
+        path = segment_path(directory, start)
         found.append(_Segment(start=start, end=start + os.stat(path).st_size, path=path))
     while found:
         last = found.pop()
@@ -84,17 +103,33 @@ def _size_without_zeros(path: str) -> int:
     return 0
 
 
-def _last_line(found: list[_Segment]) -> bytes:
-    """Return what stands behind the last newline. Segments begin at line boundaries, so the last one has it."""
+def _last_line_begins(found: list[_Segment]) -> bytes:
+    """Return the first two bytes behind the last newline. Segments begin at line boundaries, so the last one has it."""
     with open(found[-1].path, "rb") as file:
-        tail = b""
-        at = found[-1].end - found[-1].start
-        while at and b"\n" not in tail:
+        begin = at = found[-1].end - found[-1].start
+        while at:
             step = min(at, READ_BYTES)
             at -= step
             file.seek(at)
-            tail = file.read(step) + tail
-    return tail.rpartition(b"\n")[2]
+            newline = file.read(step).rfind(b"\n")
+            begin = at + newline + 1  # without a newline: where this piece begins
+            if newline >= 0:
+                break
+        file.seek(begin)
+        return file.read(min(2, found[-1].end - found[-1].start - begin))
+
+
+def mend(directory: str) -> list[int]:
+    """Remove from the files what no reader sees of them, so that a writer can go on; return their start offsets."""
+    found = _connected(directory)
+    for segment in found:
+        if os.stat(segment.path).st_size != segment.end - segment.start:
+            os.truncate(segment.path, segment.end - segment.start)
+    kept = [segment.start for segment in found]
+    for start in segments(directory):
+        if start not in kept:
+            os.unlink(segment_path(directory, start))
+    return kept
 
 
 def _read_from(found: list[_Segment], offset: int) -> Iterator[bytes]:
@@ -121,6 +156,7 @@ def _waiting_records(directory: str, found: list[_Segment]) -> bytes:
         offset = int(head)
     except ValueError:
         return b""  # it died while it wrote this file, so it had not yet done what the record is about
+    records = records[: records.rfind(b"\n") + 1]  # zero bytes that a power loss left end no line
     rest = b""
     for data in _read_from(found, offset):
         rest += data
@@ -139,11 +175,11 @@ def missing_end(directory: str) -> bytes:
     found = _connected(directory)
     if not found:
         return b""
-    last = _last_line(found)
+    torn = _last_line_begins(found)
     end = b""
-    if last:
+    if torn:
         # A record that was cut off is no output of the agent; what it announced has not been done.
-        end = b"\n" if last.startswith(MARK + b"{") else b"\n" + encode(Torn())
+        end = b"\n" if torn == MARK + b"{" else b"\n" + encode(Torn())
     return end + _waiting_records(directory, found)
 
 
