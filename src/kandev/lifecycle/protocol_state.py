@@ -10,6 +10,10 @@ import msgspec
 
 from kandev.agentctl import records
 
+VALUE_BYTES = 64 * 1024
+REPLAYED_KINDS = 64
+"""So many kinds of replayed updates are counted each by itself, and a kind has at most so many characters."""
+
 
 class Phase(StrEnum):
     """Where updates of the agent go. `REPLAYING` drops content until the first prompt is written (HIST-1)."""
@@ -63,9 +67,20 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     replayed: dict[str, int] = {}
     exited: records.Exited | None = None
 
+    def count_replayed(self, kind: str) -> None:
+        """Count one update of a replay; kinds beyond the first REPLAYED_KINDS, and endless ones, count as "other"."""
+        if kind not in self.replayed and (len(self.replayed) >= REPLAYED_KINDS or len(kind) > REPLAYED_KINDS):
+            kind = "other"
+        self.replayed[kind] = self.replayed.get(kind, 0) + 1
+
     def encode(self) -> str:
         """Return the stored form."""
         return _encoder.encode(self).decode()
+
+
+def small(value: dict[str, Any]) -> dict[str, Any]:
+    """Return what an agent said if it is small enough to stand in the state, which every commit writes; else {}."""
+    return value if len(_encoder.encode(value)) <= VALUE_BYTES else {}
 
 
 def decode_state(text: str) -> ProtocolState:

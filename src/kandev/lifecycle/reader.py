@@ -22,7 +22,7 @@ from kandev.lifecycle.effects import (
     SessionStatusEvent,
 )
 from kandev.lifecycle.permissions import ask_change, close_permissions, permission_message, rpc_key
-from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState
+from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState, small
 from kandev.lifecycle.transcript import AGENT_STATE, TEXT_TYPES, Transcript
 from kandev.protocols import acp
 from kandev.store.database import Tx
@@ -30,6 +30,8 @@ from kandev.store.database import Tx
 SAID_NOTHING = frozenset({"available_commands_update", "current_mode_update", "config_option_update"})
 MIB = 1 << 20
 PERMISSION = "session/request_permission"
+PENDING_PERMISSIONS = 256
+"""Questions that may be open at a time; an agent that asks on and on is answered "cancelled"."""
 
 
 class Reader:
@@ -226,7 +228,7 @@ class Reader:
         """Tell whether an update is live. A replay's content is counted and dropped (HIST-1, HIST-2)."""
         if self.state.phase is Phase.LIVE:
             return True
-        self.state.replayed[kind] = self.state.replayed.get(kind, 0) + 1
+        self.state.count_replayed(kind)
         self.batch.size += 1
         if kind in AGENT_STATE:
             self.transcript.agent_state(kind, body)
@@ -236,7 +238,7 @@ class Reader:
 
     def _update(self, update: acp.Update) -> None:
         if update.kind == "usage_update":
-            self.state.turn_usage = {k: v for k, v in update.body.items() if k != "sessionUpdate"}
+            self.state.turn_usage = small({k: v for k, v in update.body.items() if k != "sessionUpdate"})
             return
         if update.kind == "session_info_update":
             urgent = self.batch.urgent
@@ -265,7 +267,7 @@ class Reader:
             return
         match flight.method:
             case "initialize" if response.error is None:
-                self.state.initialize = response.result if isinstance(response.result, dict) else {}
+                self.state.initialize = small(response.result) if isinstance(response.result, dict) else {}
             case "session/new" | "session/load" | "session/resume" if response.error is None:
                 self._session_answered(flight.method, response.result)
             case "session/prompt":
@@ -332,14 +334,15 @@ class Reader:
         ask = acp.permission(request.params)
         kind = ask.kind or self.transcript.tool_kind(ask.tool_call_id)
         chosen = acp.auto_permission(ask.options, kind, self._policy)
+        refused = chosen is None and (self._policy == "deny" or len(self.state.permissions) >= PENDING_PERMISSIONS)
         if chosen is not None:
             self.queue_line(acp.permission_selected(request.id, chosen))
-        elif self._policy == "deny":
+        elif refused:
             self.queue_line(acp.permission_cancelled(request.id))
         self._heard()
         self.state.turn_said = True
         self.transcript.close_text()
-        asked = permission_message(ask, chosen=chosen, refused=chosen is None and self._policy == "deny")
+        asked = permission_message(ask, chosen=chosen, refused=refused)
         message = self.transcript.message(
             author_type="agent", type_="permission_request", content=asked.content, metadata=asked.metadata
         )

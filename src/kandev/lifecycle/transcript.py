@@ -25,7 +25,9 @@ AGENT_STATE: Mapping[str, tuple[str, str, str]] = {
 }
 
 KNOWN_TOOLS = 256
-"""Tool calls of a turn that an update may still come for. They are written with each commit, so they are bounded."""
+"""Tool calls of a turn that an update may still come for. They are written with each commit, so they are bounded:
+ended ones are forgotten beyond so many, open ones beyond twice as many."""
+TOOL_OPEN = frozenset({"pending", "in_progress", ""})
 
 
 class Transcript:
@@ -176,14 +178,17 @@ class Transcript:
             self._forget_oldest_tool()
 
     def _forget_oldest_tool(self) -> None:
-        """Drop the oldest tool call if it has ended; one that is open goes behind the others."""
+        """Drop the oldest tool call if it has ended; one that is open goes behind the others, while there is room."""
         call_id = next(iter(self._state.open_tools))
         message_id = self._state.open_tools.pop(call_id)
         message = self._tools.get(f"call {call_id}") or self._load(message_id)
-        if message is None or message.metadata.get("status") in TOOL_DONE:
-            self._tools.pop(f"call {call_id}", None)
-        else:
+        is_open = message is not None and message.metadata.get("status") not in TOOL_DONE
+        if is_open and len(self._state.open_tools) < 2 * KNOWN_TOOLS:
             self._state.open_tools[call_id] = message_id
+            return
+        if message is not None:
+            self._end_tool(call_id, message, "unknown")
+        self._tools.pop(f"call {call_id}", None)
 
     def tool_kind(self, call_id: str) -> str:
         """Return the kind of an open tool call, '' where it is not known: a permission request may not repeat it."""
@@ -195,12 +200,15 @@ class Transcript:
         self.close_text()
         for call_id, message_id in self._state.open_tools.items() if tools else ():
             message = self._tools.get(f"call {call_id}") or self._load(message_id)
-            if message is not None and message.metadata.get("status") in {"pending", "in_progress", ""}:
-                ended = msgspec.structs.replace(
-                    message, metadata={**message.metadata, "status": tools}, updated_at=now()
-                )
-                self._tools[f"call {call_id}"] = ended
-                self.batch.put(ended, self._ref.task_id, "message_update")
+            if message is not None:
+                self._end_tool(call_id, message, tools)
+
+    def _end_tool(self, call_id: str, message: Message, status: str) -> None:
+        if message.metadata.get("status") not in TOOL_OPEN:
+            return
+        ended = msgspec.structs.replace(message, metadata={**message.metadata, "status": status}, updated_at=now())
+        self._tools[f"call {call_id}"] = ended
+        self.batch.put(ended, self._ref.task_id, "message_update")
 
     def begin_turn(self, turn_id: str) -> None:
         """Forget the tool calls and the plan of the turn before; a late tail of it ends here."""

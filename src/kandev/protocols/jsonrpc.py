@@ -7,7 +7,7 @@ Everything that it returns can be stored and sent on: no lone surrogate, no NaN,
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +22,9 @@ INTERNAL_ERROR = -32603
 REQUEST_CANCELLED = -32800
 
 SAMPLE_CHARACTERS = 200
+TOO_DEEP = "nested too deeply"
+MAX_NESTING = 200
+"""Whoever stores, renders or sends on a message recurses into it, from a deeper stack than the reader's."""
 
 # Node's readline and Python's splitlines end a line at these too, although JSON allows them in a string.
 _LINE_SEPARATORS = re.compile(b"\xe2\x80[\xa8\xa9]|\xc2\x85")
@@ -69,11 +72,28 @@ def parse(line: bytes) -> Message:
     try:
         value = _loads(line)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else "not JSON"
+        reason = TOO_DEEP if isinstance(error, RecursionError) else "not JSON"
         return Noise(reason if line.strip() else "empty", _sample(line))
     if not isinstance(value, dict):
         return Noise("not a JSON object", _sample(line))
+    if line.count(b"[") + line.count(b"{") > MAX_NESTING and _is_deep(value):
+        return Noise(TOO_DEEP, _sample(line))
     return _message(value) or Noise("not a JSON-RPC message", _sample(line))
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_NESTING):
+        level = [item for one in level for item in _children(one)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _message(value: dict[str, Any]) -> Message | None:
