@@ -85,7 +85,7 @@ def _refuse(line: str, message: str) -> Refusal:
     error = BadRequest(message)
     try:
         head = _decode_head(line)
-    except msgspec.DecodeError:  # an array or a number at the top has no id
+    except (msgspec.DecodeError, RecursionError):  # an array at the top has no id; nor has one that is a maze
         return Refusal(error=error)
     request_id = head.id if isinstance(head.id, int) or (isinstance(head.id, str) and len(head.id) <= 128) else None
     return Refusal(error=error, id=request_id, action=head.action[:100] if isinstance(head.action, str) else "")
