@@ -30,9 +30,9 @@ from kandev.store.store import Store
 
 log = structlog.get_logger(__name__)
 
-READ_PARALLEL = 4
-COMMIT_BYTES = 1 << 20
-SETTLE_TOGETHER = 100
+READ_PARALLEL = 8
+COMMIT_BYTES = 2 << 20
+SETTLE_TOGETHER = 500
 STDERR_BYTES = 4096
 WHY = "backend_killed"
 
