@@ -235,7 +235,7 @@ def plans(*actions: str) -> st.SearchStrategy[list[tuple[int, str]]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(EXAMPLES, max_examples=15)
+@settings(EXAMPLES, max_examples=10)
 @given(plan=plans(ON, COMMIT, KILL, LOSE))
 async def test_a_recorded_journal_killed_anywhere_gives_the_same_session(
     database: SqliteDatabase, name: str, plan: list[tuple[int, str]]
@@ -313,7 +313,7 @@ def conversations(draw: st.DrawFn) -> list[Step]:
 POLICIES = st.sampled_from(["ask", "deny", "allow-once", ["execute"]])
 
 
-@settings(EXAMPLES, max_examples=150)
+@settings(EXAMPLES, max_examples=100)
 @given(steps=conversations(), plan=plans(ON, COMMIT, KILL, LOSE), policy=POLICIES)
 async def test_any_journal_killed_anywhere_gives_the_same_session(
     database: SqliteDatabase, steps: list[Step], plan: list[tuple[int, str]], policy: str | list[str]
@@ -323,7 +323,34 @@ async def test_any_journal_killed_anywhere_gives_the_same_session(
     assert told((await read(database, steps, cycle(plan), policy)).session) == whole
 
 
-@settings(EXAMPLES, max_examples=80)
+def a_long_turn() -> list[Step]:
+    """More tool calls than a reader keeps in mind, ended and open ones, with updates for the oldest at the end."""
+    calls = [
+        update("tool_call", toolCallId=str(n), title=f"Call {n}", status="completed" if n % 3 else "in_progress")
+        for n in range(1000)
+    ]
+    late = [update("tool_call_update", toolCallId=str(n), status="completed") for n in range(0, 1000, 7)]
+    said: list[Ours | bytes] = [
+        Ours(method="initialize"),
+        answer(1, {}),
+        Ours(method="session/new"),
+        answer(2, {"sessionId": TOKEN}),
+    ]
+    said += [Ours(method="session/prompt"), *calls, *late, answer(3, {"stopReason": "cancelled"})]
+    return conversation(said)
+
+
+async def test_a_long_turn_is_the_same_wherever_it_is_cut(database: SqliteDatabase) -> None:
+    """What a reader forgets of a thousand tool calls it forgets with and without a kill."""
+    steps = a_long_turn()
+    whole = told((await read(database, steps, UNCUT)).session)
+    for size in (997, 5000):
+        reading = await read(database, steps, cycle([(size, LOSE), (3 * size, COMMIT), (size, KILL)]))
+        assert reading.kills > 5
+        assert told(reading.session) == whole
+
+
+@settings(EXAMPLES, max_examples=60)
 @given(steps=conversations(), plan=plans(ON, COMMIT, KILL))
 async def test_subscribers_and_the_queue_are_told_everything_once(
     database: SqliteDatabase, steps: list[Step], plan: list[tuple[int, str]]
