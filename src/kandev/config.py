@@ -183,7 +183,9 @@ def _file_layer(home: Home) -> _Layer:
             return _Layer(source, tomllib.load(file), strict=True)
     except FileNotFoundError:
         return _Layer(source, {}, strict=True)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError as error:
+        raise Invalid(f"{source} is not TOML: it is nested too deeply", field=source) from error
+    except ValueError as error:  # also what is no UTF-8, and a number of thousands of digits
         raise Invalid(f"{source} is not TOML: {error}", field=source) from error
     except OSError as error:
         raise Invalid(f"{source} cannot be read: {error.strerror}", field=source) from error
@@ -192,12 +194,20 @@ def _file_layer(home: Home) -> _Layer:
 def _variable_layers(environ: Mapping[str, str]) -> Iterator[_Layer]:
     """One layer per variable, so that an error names the variable."""
     for name in sorted(name for name in environ if name.startswith(_PREFIX)):
+        if not (_is_text(name) and _is_text(environ[name])):
+            shown = name.encode(errors="backslashreplace").decode()
+            raise Invalid(f"environment {shown}: name or value is not UTF-8", field=shown)
         path = name[len(_PREFIX) :].lower().split("__")
         if path[0] == "agents" and len(path) > 1:
             path[1] = path[1].replace("_", "-")
         tables: dict[str, Any] = {}
         _put(tables, path, _parsed(environ[name]))
         yield _Layer(f"environment {name}", tables, strict=False)
+
+
+def _is_text(value: str) -> bool:
+    """Bytes that are no UTF-8 come out of the environment as half surrogate pairs."""
+    return not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _flag_layers(flags: Mapping[str, Any]) -> Iterator[_Layer]:
@@ -211,7 +221,7 @@ def _flag_layers(flags: Mapping[str, Any]) -> Iterator[_Layer]:
 def _parsed(text: str) -> Any:
     if text.startswith(("[", "{")):
         # A shell's test command begins with [ too, and is no JSON.
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(msgspec.DecodeError, UnicodeError, RecursionError):
             return msgspec.json.decode(text)
     return text
 

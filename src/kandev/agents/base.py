@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +16,8 @@ from msgspec import UNSET, UnsetType
 from kandev.errors import Invalid
 
 Protocol = Literal["acp", "stream-json", "amp"]
+# Neither endless nor NaN: it is stored as JSON with each session, and JSON has no word for those.
+_Time = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
 # "ask": a person decides; "deny": every request is refused; kinds: these are allowed, the rest is asked.
 Permissions = Literal["ask", "deny"] | tuple[ToolKind, ...]
@@ -121,10 +123,10 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     model: str | UnsetType = UNSET
     mode: str | UnsetType = UNSET
     permissions: Permissions | UnsetType = UNSET
-    idle_minutes: float | UnsetType | None = UNSET
+    idle_minutes: _Time | UnsetType | None = UNSET
     login_hint: str | UnsetType = UNSET
     install_hint: str | UnsetType = UNSET
-    close_grace_s: float | UnsetType = UNSET
+    close_grace_s: _Time | UnsetType = UNSET
 
 
 _SESSION_FIELDS = frozenset(SessionConfig.__struct_fields__)
