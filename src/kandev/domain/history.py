@@ -128,7 +128,7 @@ def decode_line(line: bytes) -> Entry | None:
     """Return the entry of one line; None if there is none in it (HIST-5). NUL bytes around it are ignored."""
     try:
         return _decoder.decode(line.strip(_PADDING))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
