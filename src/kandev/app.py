@@ -40,6 +40,7 @@ from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
 from kandev.orchestrator.views import session_view
+from kandev.runtimes.base import Runtime
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
 from kandev.store.failures import file_failure
@@ -58,9 +59,12 @@ COLLECT_AFTER = 50_000
 
 
 class Backend:
-    """One backend on one home. The services are what the gateway and the library call."""
+    """One backend on one home. The services are what the gateway and the library call.
 
-    def __init__(self, config: Config, database: SqliteDatabase) -> None:
+    `runtimes` stand in the place of the ones that the configuration gives: a test may have agents of its own kind.
+    """
+
+    def __init__(self, config: Config, database: SqliteDatabase, *, runtimes: Sequence[Runtime] = ()) -> None:
         self.config = config
         self.home = config.home
         self.boot_id = new_id()
@@ -83,11 +87,11 @@ class Backend:
             copy=config.worktrees.copy,
             timing=config.timing,
         )
-        self._runtime = StandaloneRuntime(str(self.home.run), cap_bytes=config.limits.journal_cap_bytes)
+        self._runtimes = {runtime.name: runtime for runtime in runtimes or self._configured_runtimes()}
         self._handlers = SessionEventHandlers(self.store, login_hint=self._login_hint)
         self.manager = LifecycleManager(
             store=self.store,
-            runtimes={self._runtime.name: self._runtime},
+            runtimes=self._runtimes,
             handlers=self._handlers,
             history=self._history,
             record=self._recorder.record,
@@ -126,6 +130,9 @@ class Backend:
         )
         self._build_services()
         self._watch_hooks()
+
+    def _configured_runtimes(self) -> Sequence[Runtime]:
+        return [StandaloneRuntime(str(self.home.run), cap_bytes=self.config.limits.journal_cap_bytes)]
 
     def _build_services(self) -> None:
         self.operations = TaskOperations(
@@ -195,7 +202,9 @@ class Backend:
     async def _start(self) -> None:
         recording = self._supervisor.spawn(self._recorder.run(), "history")
         recording.set_name("history")
-        self._supervisor.spawn(self._runtime.warm_up(), "fork server")
+        for runtime in self._runtimes.values():
+            if isinstance(runtime, StandaloneRuntime):
+                self._supervisor.spawn(runtime.warm_up(), "fork server")
         await self._reconciler.run()
         self._handlers.after = self._after
         self.executor.on_ready = self._start_ended
@@ -215,7 +224,7 @@ class Backend:
                 await self._recorder.settle()
         except TimeoutError:
             log.warning("stop.late", seconds=self.config.timing.backend_stop_s)
-        await self._runtime.aclose()
+        await asyncio.gather(*(runtime.aclose() for runtime in self._runtimes.values()))
         await self._supervisor.finish(0)
         await self._history.aclose()
 
