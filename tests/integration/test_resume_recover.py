@@ -75,6 +75,20 @@ async def test_recover_resume_leaves_a_live_agent_alone(conversation: Conversati
     assert len(session.agent.pids()) == 1
 
 
+async def test_a_resume_that_a_person_asks_for_opens_the_queue(conversation: Conversations) -> None:
+    """Opening a page resumes too, and leaves a held queue held; `open_queue` says that somebody wants it to go on."""
+    session = await conversation(on={"session/prompt": {"match": "long", "steps": [{"text": "on it"}, {"die": 1}]}})
+    await session.begin()
+    await session.send("long")
+    await session.call("message.add", content="second")
+    await session.event("session.agent_changed", is_agent_running=False)
+    await session.resume()
+    assert await session.queue() == (["second"], "interrupted")
+    await session.act("task.session.resume", open_queue=True)
+    await session.turn_ended()
+    assert session.agent.prompts() == ["first", "long", "second"]
+
+
 async def test_fresh_start_replaces_a_start_under_way(conversation: Conversations) -> None:
     """TOK-10: a resume that still loads the old session is given up before the new one is made."""
     session = await conversation(resume=False)
