@@ -113,8 +113,8 @@ class Client:
     async def call(self, action: str, /, **payload: Any) -> dict[str, Any]:
         """Send one request and return the payload of its answer.
 
-        Raises the KandevError of the backend, TimedOut, and ConnectionLost. Fields that are None are left out, as the
-        backend reads a missing field.
+        Raises the KandevError of the backend, TimedOut, ConnectionLost, and Invalid for what is no text. Fields that
+        are None are left out, as the backend reads a missing field.
         """
         return await self.call_within(CALL_TIMEOUT_S, action, **payload)
 
@@ -181,7 +181,10 @@ def _request(number: str, action: str, payload: dict[str, Any]) -> str:
         "payload": {name: value for name, value in payload.items() if value is not None},
         "timestamp": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
     }
-    return msgspec.json.encode(message).decode()
+    try:
+        return msgspec.json.encode(message).decode()
+    except UnicodeEncodeError:
+        raise Invalid(f"{action} was not sent: what was typed is not UTF-8.") from None
 
 
 def _nobody(address: Address) -> NoBackend:

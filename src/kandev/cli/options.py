@@ -38,7 +38,10 @@ def wait_options(function: F) -> F:
 def text_or_stdin(text: str) -> str:
     """Return `text`, or what stands on stdin for `-`; an empty one is a usage error."""
     if text == "-":
-        text = sys.stdin.read()
+        try:
+            text = sys.stdin.read()
+        except UnicodeDecodeError:
+            raise click.UsageError("What comes from stdin is not UTF-8.") from None
     if not text.strip():
         raise click.UsageError("The text is empty.")
     return text
