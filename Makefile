@@ -5,6 +5,7 @@
 
 PYTHON ?=
 ARGS ?=
+EXAMPLES ?= 5000
 
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
 PY := .venv/bin/python
@@ -20,13 +21,14 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # The editable install of the tests serves every purpose; the plain one is made only where that is absent.
 INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 
-.PHONY: help demo serve test lint locks-name-no-host format bench lock real-agents clean
+.PHONY: help demo serve test fuzz lint locks-name-no-host format bench lock real-agents clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo         a session that is killed, resumed, and still remembers: no network, under 15 seconds'
 	@echo 'make serve        the server on 127.0.0.1 (ARGS="--port 0")'
 	@echo 'make test         every test that this machine can run; says what it skipped and why (ARGS="-k resume")'
+	@echo 'make fuzz         hostile input for every reader, with fresh examples (EXAMPLES=20000 of each kind)'
 	@echo 'make lint         ruff, mypy, and that no lock names a host'
 	@echo 'make format       lets ruff put the sources in order'
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
@@ -42,6 +44,10 @@ serve: $(INSTALLED)
 
 test: .venv/.tests
 	$(PY) -m pytest $(ARGS)
+
+# Fresh examples each time; `make test` runs a fixed few hundred.
+fuzz: .venv/.tests
+	KANDEV_FUZZ_EXAMPLES=$(EXAMPLES) $(PY) -m pytest tests/fuzz $(ARGS)
 
 lint: .venv/.tests locks-name-no-host
 	$(PY) -m ruff check
