@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.http import HttpConnection
 from kandev.agentctl.platform import boot_id
 from kandev.agentctl.server import serve
@@ -53,7 +54,9 @@ def main(arguments: Sequence[str]) -> None:
             return
         if not data:
             return
+        failpoint("agentctl.before_fork")
         answer = _hand_over(spare, control, data, descriptors)
+        failpoint("agentctl.after_fork")
         with contextlib.suppress(ConnectionError):  # killed meanwhile; the next read says so
             control.send(json.dumps(answer).encode())
         spare = None

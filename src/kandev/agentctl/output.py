@@ -4,6 +4,7 @@ import asyncio
 import os
 from typing import Final
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.journal import Journal
 from kandev.agentctl.platform import PIPE_BYTES, grow_pipe
 from kandev.agentctl.records import Overflow
@@ -92,7 +93,9 @@ class OutputPump:
         except BlockingIOError:
             return 0
         if data:
+            failpoint("agentctl.before_journal")
             self._journal.write_output(data)
+            failpoint("agentctl.after_journal")
         else:
             self._at_end.set()
         if not data or self._journal.trouble or self._journal.unacknowledged > self._cap_bytes:

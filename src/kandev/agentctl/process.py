@@ -8,6 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Final
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.journal import Journal
 from kandev.agentctl.output import OutputPump
 from kandev.agentctl.records import Exited, Started
@@ -88,8 +89,10 @@ class AgentRun:
         self.stderr.finish()
         await self.output.finish()
         self._journal.finish_line()
+        failpoint("agentctl.before_exit")
         self.recorded = True  # before the record is seen: a reader that has it knows that nothing more comes
         self._journal.write_record(self.exit)
+        failpoint("agentctl.after_exit")
         self.output.adjust()  # a disk without room for the exit record is tried again
         await self._tree.kill(KILL_TIMEOUT_S)
         await asyncio.to_thread(shutil.rmtree, self._launch.tmpdir, ignore_errors=True)

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.http import HttpConnection, Request
 from kandev.agentctl.identity import claim_directory
 from kandev.agentctl.journal import Cursor
@@ -183,6 +184,7 @@ async def serve(options: Options, listener: socket.socket) -> None:
     claim = claim_directory(options.directory)
     sidecar = Sidecar(options)
     server = Server(sidecar)
+    failpoint("agentctl.before_listen")
     start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
     listening = await start(server.connected, sock=listener)
     await sidecar.ending.wait()

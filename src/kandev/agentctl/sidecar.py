@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kandev.agentctl import API_VERSION
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.identity import AgentIdentity, Identity, write_identity
 from kandev.agentctl.journal import Journal
 from kandev.agentctl.platform import boot_id, process_stat
@@ -118,7 +119,9 @@ class Sidecar:
         if self._launch is None:
             raise Refusal(409, "not_configured", "The agent was not configured.")
         self._refuse_while_running()
+        failpoint("agentctl.before_spawn")
         spawned = spawn(self._launch, instance_id=self.options.instance_id)
+        failpoint("agentctl.after_spawn")
         self._gen += 1
         around = Surroundings(
             directory=self.options.directory,
@@ -129,8 +132,10 @@ class Sidecar:
         self._run = AgentRun(spawned, launch=self._launch, gen=self._gen, around=around)
         agent = AgentIdentity(pid=spawned.pid, start_time=spawned.start_time, pgid=spawned.pid)
         self._identity = replace(self._identity, agent=agent)
+        failpoint("agentctl.after_start")
         with contextlib.suppress(OSError):  # no room: the instance id in the agent's environment still proves it
             write_identity(self.options.directory, self._identity)
+        failpoint("agentctl.after_identity")
         return self._agent_health()
 
     async def send(self, n: int, line: bytes) -> None:
@@ -149,12 +154,16 @@ class Sidecar:
 
     async def stop(self, grace_s: float) -> None:
         """End the agent and its tree; nothing to do when none runs."""
+        failpoint("agentctl.before_stop")
         if self._run is not None and not await self._run.stop(grace_s=grace_s):
             raise Refusal(500, "tree_alive", "A process of the agent hangs in the kernel and did not die.")
+        failpoint("agentctl.after_stop")
 
     def acknowledge(self, offset: int) -> None:
         """Forget the journal before `offset`; an agent that stood at the cap goes on."""
+        failpoint("agentctl.before_ack")
         self.journal.acknowledge(offset)
+        failpoint("agentctl.after_ack")
         if self._run is not None and self._run.output.paused == "cap":
             self._run.output.adjust()
 

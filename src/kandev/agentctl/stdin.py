@@ -6,6 +6,7 @@ import os
 from collections import OrderedDict
 from typing import Final
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.journal import Journal
 from kandev.agentctl.records import StdinLine, StdinWritten
 from kandev.agentctl.refusal import Refusal
@@ -65,8 +66,10 @@ class StdinWriter:
     def _begin(self, n: int, data: bytes, digest: bytes) -> None:
         if self.closed:
             raise _stdin_closed()
+        failpoint("agentctl.before_line")
         if not self._journal.announce(StdinLine(n=n)):
             raise Refusal(507, "disk_full", "There is no room for the journal; the line was not written.")
+        failpoint("agentctl.announced")
         self.last_line = n
         self._digests[n] = digest
         if len(self._digests) > _REMEMBERED_LINES:
@@ -81,12 +84,15 @@ class StdinWriter:
             while self._rest:
                 self._rest = self._rest[os.write(self._fd, self._rest) :]
         except BlockingIOError:
+            failpoint("agentctl.half_written")
             return
         except OSError:  # EPIPE: the agent closed its stdin, or ended
             self.close()
             return
         self._loop.remove_writer(self._fd)
+        failpoint("agentctl.before_written")
         self._journal.write_record(StdinWritten(n=self.last_line))
+        failpoint("agentctl.after_written")
         self._settled_by(None)
 
     def _settled_by(self, refusal: Refusal | None) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.history import (
     Boundary,
     Entry,
@@ -193,6 +194,7 @@ class HistoryFile:
                         file.write(encode_entry(entry))
                     file.flush()
                     os.fdatasync(file.fileno())
+                failpoint("history.before_replace")
                 partial.replace(self.path)
                 _sync_directory(self.path.parent)
             except BaseException:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import structlog
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import INGEST_YIELD_BYTES, Timing
 from kandev.domain.models import Event, Message
 from kandev.errors import (
@@ -129,6 +130,7 @@ class Ingest:
         batch = self.reader.take()
         waiters, self._waiters = self._waiters, []
         ref = self.reader.ref
+        failpoint("ingest.before_commit")
         try:
             applied = await self._store(partial(batch.apply, session_id=ref.session_id, execution_id=ref.execution_id))
         except Exception as error:
@@ -137,10 +139,12 @@ class Ingest:
                 _fail(waiter, error)
             self._room.set()
             raise
+        failpoint("ingest.after_commit")
         self._last_commit = self._loop.time()
         self.committed = batch.position
         self._publish(applied.events)
         self._record(applied.closed)
+        failpoint("ingest.after_publish")
         for done in batch.after:
             done()
         for waiter in waiters:
@@ -198,12 +202,14 @@ class Ingest:
         while True:
             number, line = await self._outgoing.get()
             written = self._written.pop(number, None)
+            failpoint("ingest.before_send")
             try:
                 await channel.send(number, line)
             except AgentError as error:
                 log.info("ingest.send_failed", session_id=self.reader.ref.session_id, line=number, error=str(error))
                 _fail(written, ExecutionNotFoundError(f"The agent took nothing: {error}"))
             else:
+                failpoint("ingest.after_send")
                 _succeed(written)
 
     async def ack_loop(self, channel: Channel) -> None:
@@ -211,8 +217,10 @@ class Ingest:
         while True:
             await self._stored.wait()
             self._stored.clear()
+            failpoint("ingest.before_ack")
             with contextlib.suppress(AgentError):  # the next acknowledgement says it again
                 await channel.ack(self.committed)
+            failpoint("ingest.after_ack")
             await asyncio.sleep(ACK_GAP_S)
 
     async def transmit(self, line: bytes) -> None:

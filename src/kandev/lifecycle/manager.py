@@ -11,6 +11,7 @@ from typing import Protocol
 import msgspec
 import structlog
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.segments import journal_in, read_journal
 from kandev.agents.base import AgentConfig, launch_command, launch_environment, mcp_servers_for_launch
 from kandev.domain.constants import Timing
@@ -173,11 +174,14 @@ class LifecycleManager:
         """
         timing, config, request = self._timing, execution.config, execution.request
         await execution.client.wait_ready(timing.agentctl_ready_s)
+        failpoint("agent.before_configure")
         await execution.client.configure(
             command=self._command(execution), env=launch_environment(config, os.environ), cwd=request.cwd
         )
         stage("starting_agent")
+        failpoint("agent.before_start")
         process = await execution.client.start()
+        failpoint("agent.after_start")
         execution.require_not_ending()
         # Not before: where no agent was started, no record ends the journal, and its reader would wait for ever.
         execution.runner = asyncio.create_task(self._run(execution), name=f"execution {request.session_id}")
@@ -253,10 +257,13 @@ class LifecycleManager:
         # From here on nobody takes it for a live agent: whoever is told of the end may resume at once.
         execution.ready = False
         ingest.reader.agent_ended(stderr=stderr, why=why)
+        failpoint("agent.before_exit")
         await ingest.flush()
+        failpoint("agent.after_exit")
         ingest.end(_death(code, stderr))
         await execution.runtime.stop_instance(execution.instance, grace_s=0)
         await execution.runtime.discard(execution.instance)
+        failpoint("agent.after_discard")
 
     async def _stderr(self, execution: AgentExecution) -> str:
         try:
@@ -285,6 +292,7 @@ class LifecycleManager:
             await execution.client.aclose()
             self._forget(execution)
             return
+        failpoint("agent.before_stop")
         try:
             if not execution.responding:
                 raise AgentctlError("agentctl does not answer.", reason="no_answer")
@@ -293,6 +301,7 @@ class LifecycleManager:
             log.info("execution.stop_by_identity", session_id=execution.ref.session_id, error=str(error))
             await execution.runtime.clear_leftover(execution.instance)
         await execution.ended.wait()
+        failpoint("agent.after_stop")
         await execution.client.aclose()
 
     async def stop_all(self, executions: Iterable[AgentExecution], *, why: str) -> None:

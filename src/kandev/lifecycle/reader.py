@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kandev.agentctl import records
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import Message, PermissionState
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import (
@@ -295,6 +296,7 @@ class Reader:
             self.state.restored = True
             self.effect(SessionStatusEvent(token=self.state.agent_session_id))
         self.transcript.set_up(setup)
+        failpoint("token.answered")
 
     def _prompt_answered(self, turn_id: str, response: acp.Response) -> None:
         reason, known = acp.stop_reason(response.result)
@@ -326,6 +328,7 @@ class Reader:
                 restored=restored,
             )
         )
+        failpoint("turn.answered")
 
     def _request(self, request: acp.Request) -> None:
         if request.method != PERMISSION:
@@ -350,6 +353,7 @@ class Reader:
         self.batch.urgent = True
         if asked.state is PermissionState.PENDING:
             self.state.permissions[rpc_key(request.id)] = asked.id
+        failpoint("permission.asked")
 
     def _withdrawn(self, params: Any) -> None:
         """The agent takes a request back: the permission is closed, and its request answered -32800."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import structlog
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.history import AgentMessage, Entry, ToolCall, ToolResult, UserMessage
 from kandev.domain.models import Message
 from kandev.errors import KandevError
@@ -67,7 +68,9 @@ class HistoryRecorder:
             session_id, entries = await self._waiting.get()
             try:
                 for entry in entries:
+                    failpoint("history.before_append")
                     await self._history.append(session_id, entry)
+                    failpoint("history.after_append")
             except KandevError as error:
                 # The messages are in the database; the file is completed from them when it is needed.
                 log.warning("history.not_written", session_id=session_id, error=error.message)
@@ -91,4 +94,6 @@ class HistoryRecorder:
             before = page[0].seq or 0
         expected = [entry for message in messages for entry in entries_of(message)]
         if expected:
+            failpoint("history.before_complete")
             await self._history.complete(session_id, expected)
+            failpoint("history.after_complete")

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from kandev import __version__
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.domain.failures import LoadFailure, classify_load_failure, in_use_owner
 from kandev.domain.history import Rendered
@@ -81,6 +82,7 @@ async def initialize_agent_session(
     answer = await ingest.request("initialize", lambda n: acp.initialize(n, __version__), inactivity_s=quiet)
     execution.info = info = acp.AgentInfo.from_initialize(answer.result)
     execution.initialized = True
+    failpoint("session.after_initialize")
     if info.protocol_version > acp.PROTOCOL_VERSION:
         raise Invalid(
             f"{execution.config.display_name} speaks only version {info.protocol_version} of the Agent Client "
@@ -91,7 +93,9 @@ async def initialize_agent_session(
     if opening.restores:
         stage("restoring")
     restored, setup = await opening.open(known_unsupported=known)
+    failpoint("session.after_open")
     mode_failed = await apply_wanted(execution, setup, inactivity_s=quiet)
+    failpoint("session.after_settings")
     return msgspec.structs.replace(restored, mode_failed=mode_failed)
 
 

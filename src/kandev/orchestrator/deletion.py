@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import Event, TaskSession, now
 from kandev.errors import KandevError
 from kandev.lifecycle.agent_logs import AgentLogs
@@ -51,7 +52,9 @@ class Deletion:
         except KandevError:
             await self._intend(task_id, "", "", sessions)
             raise
+        failpoint("delete.before_task")
         await self._store.write(lambda tx: tx.run("task_delete", id=task_id))
+        failpoint("delete.after_task")
         self._publish([Event(action="task.deleted", task_id=task_id, payload={"task_id": task_id})])
 
     async def delete_session(self, task_id: str, session_id: str, *, force: bool = False) -> None:
@@ -64,7 +67,9 @@ class Deletion:
         except KandevError:
             await self._intend("", "", "", [session])
             raise
+        failpoint("delete.before_session")
         await self._store.write(lambda tx: tx.run("session_delete", id=session_id))
+        failpoint("delete.after_session")
         payload = {"task_id": task_id, "session_id": session_id, "new_state": "DELETED"}
         self._publish([Event(action="task.updated", task_id=task_id, payload=payload)])
 
@@ -80,20 +85,25 @@ class Deletion:
             for session in sessions:
                 tx.run("session_set_intent", id=session.id, intent=of_sessions, now=now())
 
+        failpoint("delete.before_intent")
         await self._store.write(job)
+        failpoint("delete.after_intent")
 
     async def _remove(self, sessions: Sequence[TaskSession], *, force: bool, delete_branch: bool) -> None:
         """End the agents, then remove all that is kept outside of the database. What is gone already is no error."""
         for session in sessions:
             await self._operations.end_agent(session.id, why="stopped")
+        failpoint("delete.after_agents")
         # Once more, now that no agent works there any more.
         await self._refuse_losses(sessions, force=force, delete_branch=delete_branch)
         for session in sessions:
             workspace = self._workspace(session.id)
             await self._worktrees.remove(workspace, force=force, delete_branch=delete_branch)
+            failpoint("delete.after_worktree")
             await self._history.delete(session.id)
             self._agent_logs.delete(session.id)
             self._store.forget_session(session.id)
+            failpoint("delete.after_files")
 
     def _workspace(self, session_id: str) -> Workspace:
         return msgspec.json.decode(self._store.settings(session_id).workspace, type=Workspace)

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import PARK_FAILURES, PARK_WINDOW_S
 from kandev.domain.failures import FailureCause
 from kandev.domain.models import (
@@ -86,6 +87,8 @@ class SessionEventHandlers:
 
     def committed(self, ref: ExecutionRef, effect: Effect) -> None:
         """Go on in the loop."""
+        if isinstance(effect, CompleteStreamEvent):
+            failpoint("turn.ended")
         self.after(ref, effect)
 
     def _has_unsent_turn(self, ref: ExecutionRef) -> bool:
@@ -122,6 +125,7 @@ def store_resume_token(
         metadata.pop("previous_token", None)  # "try again" ends with the first turn of the new session
     if row.resume_token == token and metadata == row.metadata and not last_message_uuid:
         return
+    failpoint("token.in_commit")
     tx.one(
         "executor_set_token",
         session_id=ref.session_id,
@@ -142,6 +146,7 @@ def set_token_aside(tx: Tx, session_id: str) -> None:
     metadata = {key: value for key, value in row.metadata.items() if key not in {"token_proven", "cannot_restore"}}
     if row.resume_token:
         metadata["previous_token"] = row.resume_token
+    failpoint("token.set_aside")
     tx.one(
         "executor_swap_token",
         session_id=session_id,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 import structlog
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agents.base import AgentConfig
 from kandev.domain.constants import Timing
 from kandev.domain.failures import LoadFailure
@@ -215,7 +216,10 @@ class Executor:
             tx.run("session_set_workspace", id=session.id, workspace=to_json(prepared.workspace), now=now())
             return [notices.write_notice(tx, message, session.task_id)] if message else []
 
-        self._services.publish(await self._store.write(job))
+        failpoint("start.before_workspace")
+        events = await self._store.write(job)
+        failpoint("start.after_workspace")
+        self._services.publish(events)
 
     async def _attempt(self, start: Start, session: TaskSession, row: ExecutorRunning, prepared: Prepared) -> None:
         start.enter("launching")
@@ -272,7 +276,9 @@ class Executor:
                 events += move_task(tx, request.task_id, TaskEvent.LAUNCHED, session_id=request.session_id)
             return events
 
+        failpoint("start.before_begin")
         row_events = await self._store.write(job)
+        failpoint("start.after_begin")
         self._services.publish(row_events)
 
     async def _persist_resume_state(self, execution: AgentExecution, workspace: Workspace) -> None:
@@ -298,7 +304,9 @@ class Executor:
                 now=now(),
             )
 
+        failpoint("start.after_instance")
         await self._store.write(job)
+        failpoint("start.after_persist")
 
     async def _start_agent_process_on_resume(
         self, start: Start, execution: AgentExecution, session: TaskSession
@@ -337,7 +345,9 @@ class Executor:
                 applied.events.extend(hold_queue(tx, session.id, HoldReason.MODE))
             tx.run("resume_insert", **outcome_args(outcome))
 
+        failpoint("start.before_ready")
         await execution.ingest.flush(change)
+        failpoint("start.after_ready")
         payload = {"how": outcome.how, "reason": outcome.reason, "lost": outcome.lost, "stages": outcome.stages}
         running = start.event("session.agent_changed", {"is_agent_running": True})
         self._services.publish([running, start.event("session.resume.completed", payload)])
@@ -363,9 +373,11 @@ class Executor:
         if row.metadata.get("cannot_restore"):
             return False
         metadata = {**row.metadata, "cannot_restore": 1}
+        failpoint("start.before_second_try")
         await self._store.write(
             lambda tx: tx.run("executor_set_metadata", session_id=session_id, metadata=to_json(metadata), now=now())
         )
+        failpoint("start.after_second_try")
         return True
 
     async def give_up(self, session_id: str, why: str) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import Task
 from kandev.errors import KandevError
 from kandev.orchestrator.deletion import BY_TASK, Deletion, delete_flags
@@ -14,6 +15,7 @@ async def carry_out_intentions(
     store: Store, operations: TaskOperations, tasks: TaskService, deletion: Deletion
 ) -> None:
     """Finish it. What cannot be deleted as it was asked stays, without the intent, and a person sees it."""
+    failpoint("intentions.before")
     for row in store.database.all("sessions_with_intent"):
         if row["intent"].startswith("delete "):
             force, _ = delete_flags(row["intent"])
@@ -23,6 +25,7 @@ async def carry_out_intentions(
             await operations.finish_stop(row["id"])
     for task in store.tasks_with_intent():
         await _of_task(task, tasks, deletion)
+    failpoint("intentions.after")
 
 
 async def _of_task(task: Task, tasks: TaskService, deletion: Deletion) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import (
     TERMINAL_STATES,
     Event,
@@ -51,7 +52,9 @@ class MessageService:
             return known
         refuse_ended(session)
         message = new_prompt(session_id, content, client_message_id)
+        failpoint("message.before_add")
         stored, events = await self._store.write(lambda tx: _add_job(tx, session, message))
+        failpoint("message.after_add")
         self._publish(events)
         self._kick(session_id)
         return stored
@@ -94,13 +97,19 @@ class MessageService:
             tx.run("message_delete", id=message_id)
             return [queue_event(tx, session_id, session.task_id)]
 
-        self._publish(await self._store.write(job))
+        failpoint("queue.before_withdraw")
+        events = await self._store.write(job)
+        failpoint("queue.after_withdraw")
+        self._publish(events)
 
     async def resume_queue(self, session_id: str) -> None:
         """Open the queue: a person says that it goes on."""
         session = self._store.session(session_id)
         refuse_ended(session)
-        self._publish(await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN)))
+        failpoint("queue.before_open")
+        events = await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN))
+        failpoint("queue.after_open")
+        self._publish(events)
         self._kick(session_id)
 
     async def send_again(self, session_id: str, turn_id: str) -> Message:

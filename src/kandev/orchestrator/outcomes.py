@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.failures import (
     FailureCause,
     Outcome,
@@ -81,7 +82,9 @@ async def record_failure(
         tx.run("resume_insert", **outcome_args(stored))
         return events
 
+    failpoint("start.before_failure")
     events = await store.write_patiently(job)
+    failpoint("start.after_failure")
     told = _for_callers(error, cause, login_hint=login_hint)
     code = {"code": told.code, "reason": told.reason or str(cause), "cause": str(cause), "message": told.message}
     publish([*events, start.event("session.resume.failed", code)])

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import Event, PermissionRequest, PermissionState, now
 from kandev.errors import Conflict, Invalid, NotFound
 from kandev.lifecycle.batch import Applied
@@ -62,7 +63,9 @@ class PermissionService:
             if row is not None:
                 applied.events.extend(resolved_events(tx, row, task_id))
 
+        failpoint("permission.before_answer")
         await execution.ingest.flush(change)
+        failpoint("permission.after_answer")
         return self._store.permission(request_id)
 
 

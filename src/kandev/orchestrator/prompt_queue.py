@@ -9,6 +9,7 @@ from typing import Any
 
 import structlog
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.domain.models import (
     TERMINAL_STATES,
@@ -150,7 +151,10 @@ class PromptQueue:
             said = notices.write_notice(tx, message, session.task_id)
             return [said, *hold_queue(tx, session_id, HoldReason.SEND_FAILED)]
 
-        self._publish(await self._store.write(job))
+        failpoint("prompt.before_give_up")
+        events = await self._store.write(job)
+        failpoint("prompt.after_give_up")
+        self._publish(events)
 
     async def _send(self, execution: AgentExecution, head: QueuedPrompt) -> None:
         turn = await self._claim(execution.ref, head)
@@ -161,7 +165,9 @@ class PromptQueue:
             if self._store.turn(turn.id).cancel_requested_at:
                 await self._end_unsent(execution.ref, turn)
                 return
+            failpoint("prompt.before_send")
             await send_prompt(execution, turn, text, injected=injected)
+            failpoint("prompt.after_send")
         except KandevError as error:
             await self._undo(execution, turn)
             raise ExecutionNotFoundError(error.message) from error
@@ -209,7 +215,9 @@ class PromptQueue:
             )
             return turn, [queue_event(tx, head.session_id, ref.task_id), added, started, *moved, *task]
 
+        failpoint("prompt.before_claim")
         turn, events = await self._store.write(job)
+        failpoint("prompt.after_claim")
         self._publish(events)
         return turn
 
@@ -221,7 +229,10 @@ class PromptQueue:
             events += move_session(tx, ref.session_id, SessionEvent.TURN_ENDED)
             return events + move_task(tx, ref.task_id, TaskEvent.SESSION_WAITING, session_id=ref.session_id)
 
-        self._publish(await self._store.write(job))
+        failpoint("prompt.before_unsent")
+        events = await self._store.write(job)
+        failpoint("prompt.after_unsent")
+        self._publish(events)
 
     async def _undo(self, execution: AgentExecution, turn: Turn) -> None:
         """The prompt could not be sent: end what is left of the agent, and let the journal say whether it was begun.
@@ -240,7 +251,10 @@ class PromptQueue:
             events += move_session(tx, ref.session_id, SessionEvent.AGENT_LOST)
             return events + move_task(tx, ref.task_id, TaskEvent.SESSION_WAITING, session_id=ref.session_id)
 
-        self._publish(await self._store.write(job))
+        failpoint("prompt.before_undo")
+        events = await self._store.write(job)
+        failpoint("prompt.after_undo")
+        self._publish(events)
 
 
 def _required(row: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.segments import journal_bounds, journal_in, read_journal
 from kandev.agents.base import AgentConfig
 from kandev.domain.models import Event, ExecutorRunning, Message, SessionState
@@ -90,7 +91,9 @@ class Reconciler:
         directories = [self._directory(row) for row in rows if row.instance_id]
         there = [path for path in (*directories, *strays) if os.path.isdir(path)]
         if there:
+            failpoint("reconcile.before_kill")
             killed = await kill_leftovers(there)
+            failpoint("reconcile.after_kill")
             if killed:
                 log.info("reconcile.killed", instances=[one.instance_id for one in killed])
         for path in strays:
@@ -134,7 +137,9 @@ class Reconciler:
 
     async def _discard(self, row: ExecutorRunning) -> None:
         self._agent_logs.keep(row.session_id, self._directory(row))
+        failpoint("reconcile.before_discard")
         await asyncio.to_thread(shutil.rmtree, self._directory(row), ignore_errors=True)
+        failpoint("reconcile.after_discard")
 
     async def _settle_stuck(self) -> None:
         """Move sessions that are STARTING or RUNNING although their row says that nothing runs."""
@@ -188,7 +193,10 @@ class Reconciler:
                 for reader, batch in parts
             ]
 
-        for reader, batch, applied in await self._store.write(job):
+        failpoint("reconcile.before_commit")
+        committed = await self._store.write(job)
+        failpoint("reconcile.after_commit")
+        for reader, batch, applied in committed:
             self._publish(applied.events)
             if reader.state.history_enabled:
                 self._record(reader.ref.session_id, applied.closed)

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.domain.models import Event, now
 from kandev.errors import Conflict, RequestFailed
@@ -77,6 +78,8 @@ class SessionSettings:
             except RequestFailed as error:
                 raise Conflict(f"The agent refused: {error.message}", reason="agent_refused") from error
             answer = response.result
+        failpoint("settings.before_store")
         await self._store.write(keep)
+        failpoint("settings.after_store")
         self._publish([msgspec.structs.replace(told, task_id=session.task_id)])
         return {"applied": execution is not None, "answer": answer}

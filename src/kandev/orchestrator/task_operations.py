@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.domain.models import (
     TERMINAL_STATES,
@@ -153,7 +154,10 @@ class TaskOperations:
                 actions=recover_actions(session, self._store.executor(session_id)),
             )
         if open_queue and not session.parked_reason:
-            self._publish(await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN)))
+            failpoint("resume.before_open")
+            events = await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN))
+            failpoint("resume.after_open")
+            self._publish(events)
         answer = await self._executor.resume_session(session_id)
         self._queue.kick(session_id)
         if wait:
@@ -164,7 +168,10 @@ class TaskOperations:
     async def start_session(self, session_id: str) -> SessionView:
         """Start a session that was created without starting it; a session that runs is left alone."""
         session = self._store.session(session_id)
-        self._publish(await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN)))
+        failpoint("launch.before_open")
+        events = await self._store.write(lambda tx: hold_queue(tx, session_id, HoldReason.OPEN))
+        failpoint("launch.after_open")
+        self._publish(events)
         await self.resume_task_session(session.task_id, session_id)
         return session_view(self._store.session(session_id), self._store.executor(session_id))
 
@@ -181,9 +188,12 @@ class TaskOperations:
             raise Conflict(f"{action!r} is not possible for this session now.", reason="not_possible")
         if action in ANOTHER_AGENT_SESSION:
             await self._end_for_recovery(session_id)
+        failpoint("recover.before_store")
         events = await self._store.write(lambda tx: _recover_job(tx, session, action))
+        failpoint("recover.after_store")
         if action == "fresh_start":
             await self._history.boundary(session_id)
+            failpoint("recover.after_boundary")
         self._publish(events)
         answer = await self._executor.resume_session(session_id)
         self._queue.kick(session_id)
@@ -213,7 +223,10 @@ class TaskOperations:
             tx.one("turn_cancel_request", session_id=session.id, now=now())
             return hold_queue(tx, session.id, HoldReason.CANCELLED)
 
-        self._publish(await self._store.write(job))
+        failpoint("cancel.before_store")
+        events = await self._store.write(job)
+        failpoint("cancel.after_store")
+        self._publish(events)
         if await self._executor.give_up(session_id, "cancelled"):
             return
         # A turn whose prompt was not sent yet ends without: the queue looks for the request just before it sends.
@@ -229,8 +242,10 @@ class TaskOperations:
             reader.queue_line(acp.permission_cancelled(msgspec.json.decode(key)))
         execution.state.permissions = {}
         reader.batch.add(close_permissions(execution.ref, PermissionState.CANCELLED))
+        failpoint("cancel.before_send")
         with contextlib.suppress(ExecutionNotFoundError):  # the agent ended meanwhile, and the turn with it
             await execution.ingest.transmit(acp.cancel(execution.agent_session_id))
+        failpoint("cancel.after_send")
 
     async def _force_cancel(self, execution: AgentExecution, turn_id: str) -> None:
         """After ten seconds without an end of the turn, end the agent (STATE-11)."""
@@ -245,7 +260,9 @@ class TaskOperations:
         session = self._store.session(session_id, task_id=task_id)
         if session.state is SessionState.COMPLETED:
             raise SessionEnded("The session is COMPLETED already.", reason="session_completed")
+        failpoint("stop.before_intent")
         await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent="stop", now=now()))
+        failpoint("stop.after_intent")
         await self.end_agent(session_id, why="stopped")
         await self.finish_stop(session_id)
         return session_view(self._store.session(session_id), self._store.executor(session_id))
@@ -269,7 +286,10 @@ class TaskOperations:
             tx.run("session_set_intent", id=session_id, intent="", now=now())
             return events
 
-        self._publish(await self._store.write(job))
+        failpoint("stop.before_finish")
+        events = await self._store.write(job)
+        failpoint("stop.after_finish")
+        self._publish(events)
 
     # ---- looking
 

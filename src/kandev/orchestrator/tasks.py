@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agents.base import AgentConfig
 from kandev.agents.registry import AgentRegistry
 from kandev.domain.models import (
@@ -81,7 +82,10 @@ class TaskService:
         stored = _new_session(request, task.id, session, workspace)
         job = _CreateJob(task, stored, config, workspace, recap_of="")
         hold = HoldReason.OPEN if request.start else HoldReason.NOT_STARTED
-        self._publish(await self._store.write(lambda tx: job.run(tx, prompt=request.description, hold=hold)))
+        failpoint("task.before_create")
+        events = await self._store.write(lambda tx: job.run(tx, prompt=request.description, hold=hold))
+        failpoint("task.after_create")
+        self._publish(events)
         self._kick(session)
         return task, self._view(session)
 
@@ -106,9 +110,10 @@ class TaskService:
         stored = _new_session(request, task.id, session_id, workspace, recap=source is not None)
         job = _CreateJob(task, stored, config, workspace, recap_of=source.id if source else "")
         prompt = "" if source else task.description
-        self._publish(
-            await self._store.write(lambda tx: job.run_session(tx, prompt=prompt, hold=HoldReason.NOT_STARTED))
-        )
+        failpoint("task.before_session")
+        events = await self._store.write(lambda tx: job.run_session(tx, prompt=prompt, hold=HoldReason.NOT_STARTED))
+        failpoint("task.after_session")
+        self._publish(events)
         return self._view(session_id)
 
     def _launchable(self, name: str) -> AgentConfig:
@@ -159,7 +164,9 @@ class TaskService:
     async def update(self, task_id: str, title: str) -> Task:
         """Rename a task."""
         self._store.task(task_id)
+        failpoint("task.before_rename")
         row = await self._store.write(lambda tx: tx.one("task_set_title", id=task_id, title=title, now=now()))
+        failpoint("task.after_rename")
         if row is None:
             return self._store.task(task_id)
         task = from_row(Task, row)
@@ -176,7 +183,9 @@ class TaskService:
             for session in sessions:
                 tx.run("session_set_intent", id=session.id, intent=BY_TASK, now=now())
 
+        failpoint("complete.before_intent")
         await self._store.write(intend)
+        failpoint("complete.after_intent")
         for session in sessions:
             await self._operations.end_agent(session.id, why="stopped")
         await self.finish_complete(task_id)
@@ -195,7 +204,10 @@ class TaskService:
             tx.run("task_set_intent", id=task_id, intent="", now=now())
             return events
 
-        self._publish(await self._store.write(job))
+        failpoint("complete.before_finish")
+        events = await self._store.write(job)
+        failpoint("complete.after_finish")
+        self._publish(events)
 
 
 class _CreateJob:

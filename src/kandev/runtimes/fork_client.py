@@ -12,6 +12,7 @@ import h11
 import msgspec
 
 import kandev.agentctl
+from kandev.agentctl.failpoints import environment_of_agentctl
 from kandev.errors import AgentctlError
 
 __all__ = ["AgentctlOptions", "ForkServer", "reap_cold", "start_cold"]
@@ -144,7 +145,11 @@ def _start(module: str, arguments: Sequence[str], descriptors: Sequence[int]) ->
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         cwd="/",
-        env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C.UTF-8"},
+        env={
+            "PATH": os.environ.get("PATH", os.defpath),
+            "LC_ALL": "C.UTF-8",
+            **environment_of_agentctl(os.environ),
+        },
         pass_fds=list(descriptors),
         start_new_session=True,  # Ctrl-C in our terminal is for us only (PROC-4)
     )

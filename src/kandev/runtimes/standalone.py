@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.platform import boot_id, open_process, process_stat
 from kandev.agentctl.sidecar import CAP_BYTES, WRITE_TIMEOUT_S
 from kandev.errors import AgentctlError
@@ -68,7 +69,9 @@ class StandaloneRuntime:
         lifeline_end, lifeline = os.pipe()
         try:
             with listen(path) as listener:
+                failpoint("instance.before_spawn")
                 pid = await self._start(instance_id, directory, [listener.fileno(), lifeline_end])
+                failpoint("instance.after_spawn")
         except BaseException:
             os.close(lifeline)  # whatever was started ends by this
             raise

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.errors import Conflict, Invalid, WorkspaceMissing
 from kandev.worktrees.git import Git
@@ -190,12 +191,16 @@ class Worktrees:
         Path(workspace.path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Forced twice: git still lists a lost worktree, maybe as locked, and that one entry is to be taken over.
         # Never pruned: others' worktrees may be on a disk that is away.
+        failpoint("worktree.before_add")
         added = await self._git.write(repository.top, "worktree", "add", "-q", "-f", "-f", *begin, lock=lock)
+        failpoint("worktree.after_add")
         if added.code != 0 and inspect(workspace) is not State.READY:
             raise Conflict(f"git cannot make {workspace.path}: {added.last_words}", reason="git_failed")
 
     async def _prepared(self, workspace: Workspace, how: Literal["found", "made", "rebuilt"]) -> Prepared:
+        failpoint("worktree.before_setup")
         output = await self._preparation.run(workspace, _repository_of(workspace))
+        failpoint("worktree.after_setup")
         return Prepared(workspace=replace(workspace, prepared=True), how=how, setup_output=output)
 
     async def _refuse_losses(self, workspace: Workspace, repository: Repository, *, delete_branch: bool) -> None:
@@ -222,13 +227,17 @@ class Worktrees:
         """Files first, by one rename: a removal that is killed in the middle is finished by the next."""
         found = await _discard(Path(workspace.path))
         # Forced: all that could be lost was looked at before. It fails when git does not know the path any more.
+        failpoint("worktree.before_forget")
         await self._git.write(repository.top, "worktree", "remove", "--force", "--force", workspace.path, lock=lock)
+        failpoint("worktree.after_forget")
         return found
 
     async def _delete_branch(self, workspace: Workspace, repository: Repository, lock: int) -> bool:
         if not await self._git.has_branch(repository, workspace.branch):
             return False
+        failpoint("worktree.before_branch")
         deleted = await self._git.write(repository.top, "branch", "-q", "-D", workspace.branch, lock=lock)
+        failpoint("worktree.after_branch")
         if deleted.code != 0:
             raise Conflict(f"git cannot delete {workspace.branch}: {deleted.last_words}", reason="git_failed")
         return True
@@ -288,7 +297,9 @@ async def _discard(path: Path) -> bool:
     if not path.exists():
         return False
     removed.mkdir(mode=0o700, exist_ok=True)
+    failpoint("worktree.before_move")
     path.rename(removed / secrets.token_hex(8))
+    failpoint("worktree.after_move")
     await asyncio.to_thread(_empty, removed)
     return True
 
