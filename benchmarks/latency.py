@@ -4,7 +4,8 @@ import statistics
 import time
 
 from benchmarks.bare import BareClient
-from benchmarks.figures import Bar, Figure, figure, percentile
+from benchmarks.figures import Bar, Figure, figure, medians, percentile
+from benchmarks.processes import Stopwatch
 from benchmarks.server import Server
 from benchmarks.wire import Wire
 
@@ -55,14 +56,16 @@ def _kandev_ms(wire: Wire, task_id: str, session_id: str) -> list[float]:
 
 def measure(rounds: int | None) -> list[Figure]:
     """Return median and 99th percentile in milliseconds, each of whole rounds."""
-    bare, ours = [], []
+    bare, ours, cpu = [], [], []
     with Server() as server:
         server.start()
         with server.client() as wire:
             session = server.new_session(wire)
             for _ in range(rounds or ROUNDS):
                 bare.append(_bare_ms())
+                watch = Stopwatch(server.pids(session[1]))
                 ours.append(_kandev_ms(wire, *session))
+                cpu.append({f"{name}, us CPU an update": us / TICKS for name, us in watch.cpu_us().items()})
     checked = f"{TICKS} updates a round, {PAUSE_MS} ms apart: each once and in order"
     figures = []
     for name, share, bar in (("p50", 0.5, MEDIAN), ("p99", 0.99, LATE)):
@@ -75,6 +78,7 @@ def measure(rounds: int | None) -> list[Figure]:
                 bar,
                 baseline=f"bare client {client:.2f}",
                 checked=checked,
+                details=medians(cpu),
             )
         )
     return figures
