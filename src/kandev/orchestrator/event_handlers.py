@@ -58,7 +58,12 @@ class SessionEventHandlers:
         match effect:
             case AgentExited():
                 parked = effect.why == UNPLANNED and next_failure_parks(self._store.session(ref.session_id))
-                return notices.of_exit(effect, unsent=self._has_unsent_turn(ref), parked=parked)
+                return notices.of_exit(
+                    effect,
+                    unsent=self._has_unsent_turn(ref),
+                    cancelled=self._turn_was_cancelled(effect.turn_id),
+                    parked=parked,
+                )
             case PromptFailed():
                 return notices.of_prompt_failure(
                     effect, token=self._token(ref), login_hint=self._login_hint(ref.session_id)
@@ -90,6 +95,9 @@ class SessionEventHandlers:
         if isinstance(effect, CompleteStreamEvent):
             failpoint("turn.ended")
         self.after(ref, effect)
+
+    def _turn_was_cancelled(self, turn_id: str) -> bool:
+        return bool(turn_id) and bool(self._store.turn(turn_id).cancel_requested_at)
 
     def _has_unsent_turn(self, ref: ExecutionRef) -> bool:
         """Tell whether a turn took a prompt and gave it no line yet. What is in flight the effect itself says."""

@@ -55,15 +55,18 @@ def status(kind: str, content: str, *actions: str, **details: Any) -> Notice:
     return Notice(type="status", content=content, metadata=metadata)
 
 
-def of_exit(exited: AgentExited, *, unsent: bool, parked: bool) -> list[Notice]:
+def of_exit(exited: AgentExited, *, unsent: bool, cancelled: bool, parked: bool) -> list[Notice]:
     """Return what is said when an agent ended: nothing when it was idle, or ended on purpose between turns.
 
-    `unsent`: a turn had taken a prompt that was not on its way yet.
+    `unsent`: a turn had taken a prompt that was not on its way yet. `cancelled`: a person had cancelled the turn.
     """
     said: list[Notice] = []
     if unsent or (exited.turn_id and not exited.delivered):
         text = f"{_how_it_ended(exited)} It had not taken the prompt yet; the prompt is first in the queue again."
         said.append(status("not_delivered", text))
+    elif exited.turn_id and cancelled:
+        text = f"The turn was cancelled. {ON_PURPOSE.get(exited.why) or _how_it_ended(exited)}"
+        said.append(status("cancelled", text, turn_id=exited.turn_id))
     elif exited.turn_id:
         text = (
             f"{ON_PURPOSE.get(exited.why) or _how_it_ended(exited)} What it said until then is kept; tool calls "

@@ -144,7 +144,7 @@ def _notice(cause: FailureCause, error: KandevError, outcome: Outcome, *, login_
     kept = "The session, its transcript and its queue are kept."
     texts = {
         FailureCause.IN_USE: f"The agent's session is open elsewhere{_owner(error)}. Close it there, then resume.",
-        FailureCause.INACTIVE: f"The agent did not answer: {error.message} Resume to try again.",
+        FailureCause.INACTIVE: f"{_what_it_did(error)}: {error.message} Resume to try again.",
         FailureCause.UNREACHABLE: f"The agent cannot be reached: {error.message} Resume to try again.",
         FailureCause.AGENT_DIED: f"The agent ended while it was restoring: {error.message} Resume to try again.",
         FailureCause.START_FAILED: f"The agent could not be started: {error.message}",
@@ -155,6 +155,10 @@ def _notice(cause: FailureCause, error: KandevError, outcome: Outcome, *, login_
         content=text,
         metadata={"kind": str(cause), "actions": list(outcome.actions), **_died_details(error)},
     )
+
+
+def _what_it_did(error: KandevError) -> str:
+    return "The agent refused" if isinstance(error, RequestFailed) else "The agent did not answer"
 
 
 def _owner(error: KandevError) -> str:
