@@ -30,7 +30,7 @@ help:
 	@echo 'make test         every test that this machine can run; says what it skipped and why (ARGS="-k resume")'
 	@echo 'make fuzz         hostile input for every reader, with fresh examples (EXAMPLES=20000 of each kind)'
 	@echo 'make lint         ruff, mypy, and that no lock names a host'
-	@echo 'make format       lets ruff put the sources in order'
+	@echo 'make format       lets ruff put the sources in order, and writes the table of rules in docs/recovery.md'
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
 	@echo 'make real-agents  installs the agents that the tests drive (npm)'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
@@ -64,6 +64,7 @@ locks-name-no-host:
 format: .venv/.tests
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
+	PYTHONPATH=tests $(PY) -m rule_ids --write
 
 bench: .venv/.tests
 	$(PY) -m benchmarks $(ARGS)
