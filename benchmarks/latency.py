@@ -9,9 +9,9 @@ from benchmarks.processes import Stopwatch
 from benchmarks.server import Server
 from benchmarks.wire import Wire
 
-TICKS = 60
+TICKS = 200
 PAUSE_MS = 50
-ROUNDS = 4
+ROUNDS = 3
 MEDIAN = Bar(floor=3, stretch=1.5)
 LATE = Bar(floor=10, stretch=3)
 PROMPT = f"ticks {TICKS} {PAUSE_MS}"
