@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _WHY = {
     "already_running": "the agent is running",
     "stale_execution": "the agent was seen a moment ago",
-    "agent_not_running": "the agent is not running; its memory of the conversation can be restored",
+    "agent_not_running": "the agent is not running; its own session is known, and restored where the agent can",
     "agent_not_running_fresh_start": "the agent is not running and would start new",
     "session_ended": "the session has ended",
     "parked": "the agent kept ending, so it is not started by itself",
