@@ -5,6 +5,8 @@
 
 PYTHON ?=
 ARGS ?=
+ROUNDS ?= 100
+SEED ?=
 EXAMPLES ?= 5000
 
 CANDIDATES := $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11)
@@ -21,7 +23,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # The editable install of the tests serves every purpose; the plain one is made only where that is absent.
 INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 
-.PHONY: help demo serve test fuzz lint locks-name-no-host format bench lock real-agents clean
+.PHONY: help demo serve test fuzz lint locks-name-no-host format bench chaos lock real-agents clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +34,7 @@ help:
 	@echo 'make lint         ruff, mypy, and that no lock names a host'
 	@echo 'make format       lets ruff put the sources in order, and writes the table of rules in docs/recovery.md'
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
+	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
 	@echo 'make real-agents  installs the agents that the tests drive (npm)'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
 	@echo 'make clean        removes whatever this file made'
@@ -68,6 +71,10 @@ format: .venv/.tests
 
 bench: .venv/.tests
 	$(PY) -m benchmarks $(ARGS)
+
+# A seed is one schedule of faults; without one a fresh one is drawn and printed.
+chaos: .venv/.tests
+	PYTHONPATH=tests $(PY) -m chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 real-agents: .venv/.tests
 	$(PY) tests/real_agents/install.py

@@ -121,5 +121,6 @@ class Client:
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(ConnectionError(f"closed with {self.closed_with}"))
+                answer.exception()  # whoever could not even send does not wait for it
         async with self._news:
             self._news.notify_all()

@@ -1,0 +1,109 @@
+"""`python -m chaos`: plays episodes of rounds and tells what did not hold. Exit code 1 when something did not."""
+
+import argparse
+import asyncio
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from chaos.episode import play
+from chaos.report import summary
+
+EPISODE_ROUNDS: Final = 20
+"""Rounds on one home; then the next episode begins with a fresh one."""
+INSIDE: Final = "KANDEV_CHAOS_MOUNTS"
+
+
+def main() -> int:
+    """Read the arguments, make sure of private mounts where they are allowed, play."""
+    parser = argparse.ArgumentParser(prog="chaos", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=EPISODE_ROUNDS)
+    parser.add_argument("--seed", default="", help="any word; without one a fresh one is drawn and printed")
+    parser.add_argument("--episode", type=int, help="play only this one")
+    parser.add_argument("--episode-rounds", type=int, default=EPISODE_ROUNDS, help="rounds on one home")
+    parser.add_argument("--parallel", type=int, default=2, help="so many episodes at once")
+    parser.add_argument("--keep", type=Path, help="where the files of a failing round are kept")
+    arguments = parser.parse_args()
+    if INSIDE not in os.environ:
+        _enter_mounts()
+    mounted = os.environ[INSIDE] == "1"
+    if not mounted:
+        _say("No private mount is allowed here: no disk is filled in this run.")
+    keep = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-kept-"))
+    run = Run(arguments.seed or secrets.token_hex(3), mounted=mounted, keep=keep)
+    _say(f"seed {run.seed}")
+    if arguments.episode is not None:
+        lengths = {arguments.episode: arguments.rounds}
+    else:
+        lengths = episode_lengths(arguments.rounds, arguments.episode_rounds)
+    return asyncio.run(run.play(lengths, parallel=arguments.parallel))
+
+
+def episode_lengths(rounds: int, each: int) -> dict[int, int]:
+    """Return how many rounds each episode has."""
+    return {number: min(each, rounds - begin) for number, begin in enumerate(range(0, rounds, each))}
+
+
+def _enter_mounts() -> None:
+    """Begin again in a mount namespace of our own: what is mounted there ends with us, however we end."""
+    for how in (["unshare", "-m"], ["unshare", "-rm"]):
+        possible = (
+            shutil.which("unshare")
+            and not subprocess.run(
+                [*how, "mount", "-t", "tmpfs", "tmpfs", "/mnt"], check=False, capture_output=True
+            ).returncode
+        )
+        if possible:
+            os.execvpe(how[0], [*how, sys.executable, "-m", "chaos", *sys.argv[1:]], {**os.environ, INSIDE: "1"})
+    os.environ[INSIDE] = "0"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+class Run:
+    """All episodes of a seed, and what they gave."""
+
+    def __init__(self, seed: str, *, mounted: bool, keep: Path) -> None:
+        self.seed = seed
+        self._mounted = mounted
+        self._keep = keep
+        self._faults: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
+        self._rounds = 0
+        self._failed = 0
+
+    async def play(self, lengths: Mapping[int, int], *, parallel: int) -> int:
+        """Play the episodes, tell of each, and return the exit code."""
+        began = time.monotonic()
+        places = asyncio.Semaphore(parallel)
+        async with asyncio.TaskGroup() as group:
+            for number, rounds in lengths.items():
+                group.create_task(self._episode(number, rounds, places))
+        _say(summary(self._rounds, time.monotonic() - began, self._faults, self._counts, self._failed))
+        return 1 if self._failed else 0
+
+    async def _episode(self, number: int, rounds: int, places: asyncio.Semaphore) -> None:
+        async with places:
+            outcome = await play(f"{self.seed}/{number}", rounds, mounted=self._mounted, keep=self._keep)
+        for report in outcome.reports:
+            _say(f"\n{report}\n")
+        self._failed += len(outcome.reports)
+        self._rounds += outcome.rounds
+        self._faults += outcome.faults
+        self._counts += outcome.counts
+        _say(f"episode {number}: {outcome.rounds} rounds in {outcome.seconds:.0f} s")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

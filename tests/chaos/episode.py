@@ -1,0 +1,218 @@
+"""One episode: a fresh home, sessions, and rounds of acts and faults; after each round everything is looked at."""
+
+import asyncio
+import contextlib
+import shutil
+import signal
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chaos.cast import Part, Sent, by_session, make_parts, make_repository
+from chaos.checks import Checks, Violation
+from chaos.faults import Faults
+from chaos.people import People
+from chaos.report import render
+from chaos.schedule import TABS, Round, plan_round
+from chaos.stage import DidNotStart, Stage
+from chaos.tabs import Tab
+from conversation import Cast
+
+QUIET_S: Final = 60.0
+"""How long it may take, once every fault is undone, until nothing is under way any more."""
+
+UNSETTLED: Final = """SELECT task_sessions.id, task_sessions.state, queue_held, intent, parked_reason,
+    (SELECT count(*) FROM queued_prompts WHERE session_id = task_sessions.id) AS queued,
+    (SELECT group_concat(turns.state || ' ' || turns.id) FROM turns
+        WHERE session_id = task_sessions.id AND turns.state IN ('open', 'unknown')) AS turn
+    FROM task_sessions WHERE state IN ('STARTING', 'RUNNING') OR intent <> '' OR turn IS NOT NULL
+    OR (queued > 0 AND queue_held = '' AND state NOT IN ('FAILED', 'CANCELLED', 'COMPLETED'))"""
+
+
+class Outcome(msgspec.Struct, kw_only=True):
+    """What an episode gave: rounds that were run, what was counted, and reports of what did not hold."""
+
+    rounds: int = 0
+    counts: Counter[str] = msgspec.field(default_factory=Counter)
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
+    reports: list[str] = msgspec.field(default_factory=list)
+    seconds: float = 0.0
+
+
+async def play(seed: str, rounds: int, *, mounted: bool, keep: Path) -> Outcome:
+    """Play an episode of so many rounds. It ends with the first round after which something does not hold."""
+    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+    began = time.monotonic()
+    try:
+        async with _opened(directory, seed, mounted=mounted) as episode:
+            await episode.play(rounds, keep=keep)
+            outcome = episode.outcome
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+@contextlib.asynccontextmanager
+async def _opened(directory: Path, seed: str, *, mounted: bool) -> AsyncIterator["Episode"]:
+    cast = Cast(directory / "agents", each=4)
+    stage = Stage(directory, config=cast.config, mounted=mounted)
+    try:
+        episode = Episode(directory, seed, stage, make_parts(cast))
+        await episode.open()
+        try:
+            yield episode
+        finally:
+            await episode.close()
+    finally:
+        await stage.close()
+
+
+class Episode:
+    """The sessions of one home and everybody around them."""
+
+    def __init__(self, directory: Path, seed: str, stage: Stage, parts: list[Part]) -> None:
+        self.outcome = Outcome()
+        self.seed = seed
+        self.stage = stage
+        self.parts = parts
+        self._directory = directory
+        self._tabs = [Tab(f"tab {number}", stage) for number in range(TABS)]
+        self._people = People(stage, parts, self._tabs, seed=seed)
+        self._faults = Faults(stage, parts, self._tabs)
+        self._checks = Checks(stage, parts, self._tabs, self._people, self._faults)
+        self._background: list[asyncio.Task[Any]] = []
+
+    async def open(self) -> None:
+        """Starts the backend, makes the sessions, and lets the clients follow them."""
+        await self.stage.ensure_up()
+        repository = make_repository(self._directory / "repository")
+        async with self.stage.client() as client:
+            for part in self.parts:
+                await self._create(client, part, repository)
+        for tab in self._tabs:
+            tab.follow([part.session_id for part in self.parts])
+        work = [*(tab.run() for tab in self._tabs), self._people.answer_permissions()]
+        self._background = [asyncio.create_task(one) for one in work]
+
+    async def _create(self, client: Any, part: Part, repository: str) -> None:
+        """The last session is a second one of the first's task."""
+        if part is self.parts[-1]:
+            part.task_id = self.parts[0].task_id
+            request = {"task_id": part.task_id, "agent": part.name}
+            created = await client.call("task.session.create", request)
+            part.session_id = created["session"]["id"]
+            await client.call("task.session.start", part.ids)
+            return
+        text = self._people.next_text("short")
+        where = {"repository_path": repository} if part.worktree else {}
+        created = await client.call("task.create", {"agent": part.name, "description": text, **where})
+        part.task_id, part.session_id = created["task"]["id"], created["session"]["id"]
+        part.sent[text] = Sent(client_id="", text=text, state="acknowledged")
+
+    async def close(self) -> None:
+        """Lets the clients go."""
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+
+    async def play(self, rounds: int, *, keep: Path) -> None:
+        """Plays rounds until something does not hold, and the end, in which everything that waits is served."""
+        found = await self._quiet()
+        plan: Round | None = None
+        for number in range(1, rounds + 1):
+            if found:
+                break
+            plan = plan_round(self.seed, number, mounted=self.stage.mounted)
+            found = await self._round(plan)
+            self.outcome.rounds = number
+        if not found:
+            plan = None
+            found = await self._end()
+        if found:
+            self.outcome.reports.append(self._report(plan, found, keep))
+        self.outcome.faults = self._faults.counts
+        self.outcome.counts = self._people.counts + self._checks.counts
+        self.outcome.counts["starts of the backend"] = self.stage.starts
+
+    async def _round(self, plan: Round) -> list[Violation]:
+        self._faults.told.clear()
+        self._people.answering = 0.3
+        async with asyncio.TaskGroup() as group:
+            for number, mood in enumerate(plan.moods):
+                group.create_task(self._people.bring_on(self.parts[number], self._tabs[number % TABS], mood))
+            for act in plan.acts:
+                group.create_task(_after(act.at, self._people.act, act))
+            strikes = [group.create_task(_after(fault.at, self._faults.strike, fault)) for fault in plan.faults]
+            await asyncio.gather(*strikes)
+            down = await self._up()  # people go on asking until they are answered, and so must be
+        return down or await self._quiet()
+
+    async def _up(self) -> list[Violation]:
+        """No fault lasts any more, so the backend runs, or can be started."""
+        try:
+            await self.stage.ensure_up()
+        except DidNotStart as error:
+            return [Violation(invariant="life", what=f"the backend does not start: {error}")]
+        return []
+
+    async def _quiet(self) -> list[Violation]:
+        """Every fault is undone: the backend runs, and what is under way comes to its end; then look."""
+        self._people.answering = 1.0
+        if down := await self._up():
+            return down
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + QUIET_S
+        while unsettled := self.stage.rows(UNSETTLED):
+            if loop.time() > deadline:
+                return [
+                    Violation(invariant="nothing_stuck", what=f"after {QUIET_S:g} s: {row}", session_id=row["id"])
+                    for row in unsettled
+                ]
+            await asyncio.sleep(0.05)
+        return await self._checks.all()
+
+    async def _end(self) -> list[Violation]:
+        """Everybody is brought back, every queue opened; then all that waited has reached its agent once."""
+        tab = self._tabs[0]
+        for _ in range(20):
+            waiting = self.stage.rows("SELECT DISTINCT session_id FROM queued_prompts")
+            ended = self.stage.rows("SELECT id FROM task_sessions WHERE state IN ('FAILED', 'CANCELLED')")
+            ids = {row["session_id"] for row in waiting} | {row["id"] for row in ended}
+            for part in [part for session_id, part in by_session(self.parts).items() if session_id in ids]:
+                await self._people.recover(part, tab, "resume")
+            if not ids:
+                break
+            if found := await self._quiet():
+                return found
+        for part in self.parts:
+            await self._people.prompt(part, tab, "short")
+        if found := await self._quiet():
+            return found
+        found = [
+            Violation(invariant="served_in_the_end", what=str(row), session_id=row["session_id"])
+            for row in self.stage.rows("SELECT * FROM queued_prompts")
+        ]
+        if code := await self.stage.end(signal.SIGTERM):
+            found.append(Violation(invariant="life", what=f"SIGTERM ended the backend with {code}"))
+        left = await self.stage.end_leftovers()
+        return found + [Violation(invariant="orphans", what=f"after the end: {what}") for what in left.items()]
+
+    def _report(self, plan: Round | None, found: list[Violation], keep: Path) -> str:
+        target = keep / f"{self.seed.replace('/', '-')}-{self.outcome.rounds}"
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(self._directory, target, symlinks=True, ignore_dangling_symlinks=True)
+        with contextlib.suppress(shutil.Error):  # sockets cannot be copied
+            shutil.copytree(self.stage.home, target / "home", symlinks=True)
+        parts = by_session(self.parts)
+        return render(self.seed, plan, found, parts, stage=self.stage, told=self._faults.told, kept=target)
+
+
+async def _after(seconds: float, what: Any, detail: Any) -> None:
+    await asyncio.sleep(seconds)
+    await what(detail)
