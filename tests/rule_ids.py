@@ -23,7 +23,7 @@ COMMAND = "PYTHONPATH=tests .venv/bin/python -m rule_ids --write"
 TESTED = ("TOK", "RACE", "STATE", "PROMPT", "HIST", "WIRE", "PERM", "PROC", "WORK", "CRASH", "SEC")
 """Groups of which every rule has a test, but for the gaps."""
 
-GAPS = frozenset({"TOK-11", "STATE-10", "CRASH-3", "CRASH-6", "CRASH-9", "CRASH-11", "CRASH-12", "CRASH-14"})
+GAPS: frozenset[str] = frozenset()
 """Rules without a test yet. This set may only shrink."""
 
 _GROUPS = "TOK|RACE|STATE|PROMPT|HIST|WIRE|PERM|PROC|WORK|CONT|CRASH|UI|SEC"
