@@ -1,5 +1,6 @@
-"""The row that holds the token: repaired and never deleted, and left alone where it cannot be read (TOK-11)."""
+"""The row that holds the token: never deleted, and left alone where it cannot be read or written (TOK-10, TOK-11)."""
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import kandev.store
+from backend import Backend
 from conversation import Conversation, Conversations
 from kandev.store.database import load_statements
 from kandev.store.sqlite import SqliteDatabase
 from stored import TOKEN, StoredSession, answer, chunk, stored
+from wire_client import CallFailed
 
 STATEMENTS = load_statements(Path(kandev.store.__file__).parent / "queries.sql")
 
@@ -105,3 +108,22 @@ async def test_tok_11_a_row_keeps_its_token_through_every_ending(conversation: C
     assert (await session.recover("resume"))["how"] == "native"
     asked = [*session.agent.requests("session/resume"), *session.agent.requests("session/load")]
     assert asked[-1]["params"]["sessionId"] == made
+
+
+async def test_tok_10_a_fresh_start_that_cannot_be_stored_starts_nothing(
+    stage: Backend, conversation: Conversations
+) -> None:
+    """Another program holds the database: the request is refused, no process starts, and the token is in its place."""
+    session = await conversation()
+    await session.begin()
+    await session.lose_agent()
+    shown = (await session.status())["acp_session_id"]
+    with contextlib.closing(sqlite3.connect(stage.home / "kandev.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(CallFailed) as refused:
+            await session.act("task.session.recover", action="fresh_start")
+        other.execute("ROLLBACK")
+    assert refused.value.code == "UNAVAILABLE"
+    assert len(session.agent.pids()) == 1
+    assert (await session.status())["acp_session_id"] == shown
+    assert (await session.resume())["how"] == "native"
