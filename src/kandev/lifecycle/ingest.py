@@ -31,7 +31,8 @@ from kandev.protocols import acp
 from kandev.store.database import Database
 
 PENDING_BYTES = 4 << 20
-ACK_GAP_S = 0.1
+ACK_GAP_S = 1.0  # an acknowledgement only lets agentctl delete segments of 16 MiB
+ACK_BYTES = 8 << 20  # sooner in a flood, so that agentctl's cap is never the limit
 STORAGE_RETRY_S = 1.0
 
 log = structlog.get_logger(__name__)
@@ -75,6 +76,8 @@ class Ingest:
         self._urgent = asyncio.Event()
         self._room = asyncio.Event()
         self._stored = asyncio.Event()
+        self._behind = asyncio.Event()
+        self._acknowledged = reader.position
         self._waiters: list[asyncio.Future[None]] = []
         self._outgoing: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue()
         self._written: dict[int, asyncio.Future[None]] = {}
@@ -152,6 +155,8 @@ class Ingest:
         for line in batch.lines:
             self._outgoing.put_nowait(line)
         self._stored.set()
+        if self.committed - self._acknowledged > ACK_BYTES:
+            self._behind.set()
         self._room.set()
 
     async def _store(self, job: Callable[..., Applied]) -> Applied:
@@ -213,20 +218,26 @@ class Ingest:
                 _succeed(written)
 
     async def ack_loop(self, channel: Channel) -> None:
-        """Acknowledge what is stored, a few times a second."""
+        """Acknowledge what is stored: at once after a silence, then once a second, or every 8 MiB."""
         while True:
             await self._stored.wait()
             self._stored.clear()
             failpoint("ingest.before_ack")
+            acknowledged = self.committed
             with contextlib.suppress(AgentError):  # the next acknowledgement says it again
-                await channel.ack(self.committed)
+                await channel.ack(acknowledged)
             failpoint("ingest.after_ack")
-            await asyncio.sleep(ACK_GAP_S)
+            self._acknowledged = acknowledged
+            self._behind.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._behind.wait(), ACK_GAP_S)
 
     async def transmit(self, line: bytes) -> None:
         """Store a line, then send it; return once agentctl wrote it. Raises ExecutionNotFoundError."""
         self._require_open()
         number = self.reader.queue_line(line)
+        if not number:
+            raise ExecutionNotFoundError("The agent has ended.")
         written: asyncio.Future[None] = self._loop.create_future()
         self._written[number] = written
         self._hurry()
