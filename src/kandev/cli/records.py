@@ -1,6 +1,8 @@
 """Commands that read what was recorded: history, export, logs."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -58,32 +60,34 @@ async def _messages(context: Connected, session_id: str, limit: int | None) -> l
 async def export(context: Connected, *, prefix: str, output: str | None) -> None:
     """Write everything that is stored of a session as JSON lines."""
     names = await context.names(prefix)
-    response = _get(context.locate(), f"/api/sessions/{names.session_id}/export")
-    if output is None:
-        _copy(response, sys.stdout.buffer)
-        return
-    with open(output, "wb") as file:  # noqa: ASYNC230 - this program does nothing else meanwhile
-        _copy(response, file)
+    with _get(context.locate(), f"/api/sessions/{names.session_id}/export") as response:
+        if output is None:
+            _copy(response, sys.stdout.buffer)
+            return
+        with open(output, "wb") as file:  # noqa: ASYNC230 - this program does nothing else meanwhile
+            _copy(response, file)
     context.out.note(f"Written to {output}.")
 
 
-def _get(address: Address, path: str) -> "HTTPResponse":
+@contextmanager
+def _get(address: Address, path: str) -> "Iterator[HTTPResponse]":
     import http.client
 
     parts = urlsplit(address.url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.netloc, timeout=60)
     headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
-    try:
-        connection.request("GET", parts.path + path, headers=headers)
-        response = connection.getresponse()
-    except OSError:
-        raise NoBackend(f"No backend answers at {address.url}. Start it with: kandev serve") from None
-    if response.status == 404:
-        raise NotFound("No such session.")
-    if response.status != 200:
-        raise Internal(f"The backend answered with HTTP {response.status}.")
-    return response
+    with closing(connection):
+        try:
+            connection.request("GET", parts.path + path, headers=headers)
+            response = connection.getresponse()
+        except OSError:
+            raise NoBackend(f"No backend answers at {address.url}. Start it with: kandev serve") from None
+        if response.status == 404:
+            raise NotFound("No such session.")
+        if response.status != 200:
+            raise Internal(f"The backend answered with HTTP {response.status}.")
+        yield response
 
 
 def _copy(response: "HTTPResponse", target: Any) -> None:
