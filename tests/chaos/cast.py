@@ -14,12 +14,12 @@ from fakes import FakeAgent
 from invariants import request_in
 
 PARTS: Final[Sequence[tuple[str, bool, dict[str, Any]]]] = (
-    ("native", False, {}),
-    ("history", True, {}),
+    ("native", False, {"exit_delay": 0.5}),
+    ("history", True, {"exit_delay": 0.2}),
     ("native", True, {"resume": False}),
     ("history", False, {}),
     ("native", True, {"message_ids": False}),
-    ("native", False, {"exit_delay": 0.3}),
+    ("native", False, {"ignore_eof": True, "ignore_sigterm": True}),
 )
 """Kind of agent, whether it works in a git worktree, and what is special about it."""
 
@@ -68,6 +68,8 @@ class Part:
                 blocks = message["params"]["prompt"]
                 text = request_in("\n".join(block["text"] for block in blocks if block["type"] == "text"))
                 one = Delivery(text=text, pid=entry["pid"], agent_session=message["params"]["sessionId"])
+                if entry["pid"] in running:
+                    running[entry["pid"]].last = False
                 found.append(one)
                 running[entry["pid"]] = one
             elif entry.get("event") == "mark" and entry["pid"] in running:
@@ -76,11 +78,12 @@ class Part:
 
 
 class Delivery(msgspec.Struct, kw_only=True):
-    """A prompt as the agent's process `pid` got it."""
+    """A prompt as the agent's process `pid` got it; `last`: it got none after it."""
 
     text: str
     pid: int
     agent_session: str
+    last: bool = True
     marks: list[str] = msgspec.field(default_factory=list)
 
 

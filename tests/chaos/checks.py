@@ -150,10 +150,15 @@ class Checks:
         received: dict[str, list[Delivery]] = defaultdict(list)
         for delivery in deliveries:
             received[delivery.text].append(delivery)
+        begun = Counter(turn["prompt"] for turn in turns)
         for turn in turns:
             whole = turn["state"] == "failed" or turn["stop_reason"] == "end_turn"
             said = self._said(turn["id"])
-            mine = received[turn["prompt"]]
+            mine = received[turn["prompt"]] if begun[turn["prompt"]] == 1 else []  # sent again: whose are they?
+            if len(mine) == 1 and mine[0].last:
+                word = self._faults.last_words.get(mine[0].pid, "")
+                if word not in said:
+                    yield "journalled", f"turn {turn['id']} ({turn['prompt']}): {word!r} was journalled, not stored"
             marks = mine[0].marks if len(mine) == 1 and mine[0].pid not in self._faults.tainted else ()
             problem = script.text_problem(turn["prompt"], said, whole=whole, marks=marks)
             if problem:
@@ -177,6 +182,9 @@ class Checks:
             yield "memory", f"{len(sessions)} agent sessions, and {part.fresh_starts} were asked for: {sessions}"
 
     def _one_process(self, part: Part) -> Iterator[tuple[str, str]]:
+        refused = part.agent.events("in_use")
+        if refused:
+            yield "one_process", f"its agent session was in use by another process: {refused}"
         alive = [pid for pid in part.agent.pids() if pid in part.agent.alive()]
         if len(alive) > 1:
             yield "one_process", f"{len(alive)} processes of its agent live: {alive}"
@@ -194,6 +202,9 @@ class Checks:
                     await asyncio.sleep(0.05)
                 for what in wrong:
                     yield Violation(invariant="clients", what=f"{tab.name}: {what}", session_id=part.session_id)
+        known = Counter(self._faults.certain.values())
+        self.counts["prompts under way as all was killed: begun"] = known[True]
+        self.counts["prompts under way as all was killed: not begun"] = known[False]
         self.counts["events seen"] = sum(tab.events for tab in self._tabs)
         self.counts["snapshots after a gap"] = sum(m.gaps for tab in self._tabs for m in tab.mirrors.values())
 

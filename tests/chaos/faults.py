@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -10,22 +11,29 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from chaos.cast import Part
-from chaos.schedule import Fault
+from chaos.schedule import AMBUSHES, Fault
 from chaos.stage import DidNotStart, Process, Stage
 from chaos.tabs import Tab
 from kandev.agentctl import records
-from kandev.agentctl.platform import children, descendants, open_process, process_stat
+from kandev.agentctl.platform import children, descendants, is_alive, open_process, process_stat
 from kandev.agentctl.segments import journal_in, read_journal
 from kandev.lifecycle.protocol_state import decode_state
 
 LIVE_ROWS: Final = "SELECT * FROM executors_running WHERE status IN ('creating', 'starting', 'ready')"
 
+AMBUSH_S: Final = 2.0
+"""How long somebody waits for an event to strike behind."""
+
 
 class Faults:
-    """Strikes on one stage. `tainted` are agents whose agentctl was hit: what they said may be lost, honestly."""
+    """Strikes on one stage.
+
+    `tainted` are agents whose agentctl was hit: what was not journalled is lost, honestly. `last_words` is, by the
+    agent's pid, the last chunk that was journalled when its agentctl was killed.
+    """
 
     def __init__(self, stage: Stage, parts: Sequence[Part], tabs: Sequence[Tab]) -> None:
         self.counts: Counter[str] = Counter()
@@ -33,6 +41,7 @@ class Faults:
         self.problems: list[str] = []
         self.tainted: set[int] = set()
         self.certain: dict[str, bool] = {}
+        self.last_words: dict[int, str] = {}
         self._stage = stage
         self._parts = parts
         self._tabs = tabs
@@ -76,22 +85,59 @@ class Faults:
 
     async def _stop_backend(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
-        stat = process_stat(self._stage.pid)
-        if stat is not None:
-            await self._frozen((stat.pid, stat.start_time), fault.lasts)
+        with self._hanging():
+            await asyncio.sleep(fault.lasts)
+
+    @contextlib.contextmanager
+    def _hanging(self) -> Iterator[None]:
+        """The backend, if it runs, does nothing for the time of the block."""
+        stat = process_stat(self._stage.pid) if self._stage.up else None
+        backend = (stat.pid, stat.start_time) if stat else (0, 0)
+        self._signal(backend, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(backend, signal.SIGCONT)
+
+    async def _kill_frozen_backend(self, fault: Fault) -> None:
+        """A backend that hangs, and is killed then: the journals hold what it did not read."""
+        self._tell(fault, str(self._stage.pid))
+        self._signal_pid(self._stage.pid, signal.SIGSTOP)
+        await asyncio.sleep(fault.lasts)
+        await self._stage.end(signal.SIGKILL)
+        await self._up()
+
+    async def _ambush_backend(self, fault: Fault) -> None:
+        if await self._seen(fault):
+            await self._stage.end(signal.SIGKILL)
+            await self._up()
+
+    async def _kill_all_stalled(self, fault: Fault) -> None:
+        """Before everything is killed the agentctls take nothing for a while: prompts are on their way to them."""
+        for victim in self._agentctls():
+            self.tainted |= set(descendants(victim[0]))
+            self._signal(victim, signal.SIGSTOP)
+        await asyncio.sleep(fault.lasts)
+        await self._kill_all(fault)
 
     async def _kill_all(self, fault: Fault) -> None:
         """Backend, agentctls and agents at one blow; what is certain then is read from the journals."""
         stage, pid = self._stage, self._stage.pid
         self._tell(fault, str(pid))
-        os.kill(pid, signal.SIGSTOP)
-        for one in (pid, *descendants(pid)):
+        self._signal_pid(pid, signal.SIGSTOP)
+        # Agentctls that lost their fork server are not below the backend any more.
+        victims = [
+            one for root in (pid, *(found[0] for found in self._agentctls())) for one in (root, *descendants(root))
+        ]
+        for one in victims:
             self._signal_pid(one, signal.SIGSTOP)
         stage.meet()
-        victims = descendants(pid)
+        for row in stage.glance(LIVE_ROWS):
+            self._hear(row["instance_id"])
         self.tainted |= set(victims)
         for one in victims:
-            self._signal_pid(one, signal.SIGKILL)
+            if one != pid:
+                self._signal_pid(one, signal.SIGKILL)
         await stage.end(signal.SIGKILL)
         await asyncio.sleep(0.05)
         self.certain |= dict(self._what_is_certain())
@@ -122,8 +168,28 @@ class Faults:
             yield turn_id, bool(line) and begun >= line
 
     def _records(self, instance_id: str, position: int) -> Iterator[records.Record | None]:
+        lines = self._journal(instance_id, position)
+        return (records.parse(line) for line in lines if line.startswith(records.MARK))
+
+    def _journal(self, instance_id: str, position: int) -> list[bytes]:
+        """The lines of a journal that nobody writes just now; one that is half there is none."""
         journal = b"".join(read_journal(journal_in(str(self._stage.home / "run" / instance_id)), position))
-        return (records.parse(line) for line in journal.split(b"\n") if line.startswith(records.MARK))
+        return journal.split(b"\n")[:-1]
+
+    def _hear(self, instance_id: str) -> None:
+        """Remember the last chunk in the journal of an agentctl that is stopped, and about to be killed."""
+        pid, said = 0, ""
+        for line in self._journal(instance_id, 0):
+            record = records.parse(line)
+            if isinstance(record, records.Started):
+                pid, said = record.pid, ""
+            elif isinstance(record, records.StdinLine):
+                said = ""
+            elif record is None and b'"agent_message_chunk"' in line:
+                with contextlib.suppress(ValueError):  # the last line may be half there
+                    said = json.loads(line)["params"]["update"]["content"]["text"]
+        if pid and said:
+            self.last_words[pid] = said
 
     # Agents and agentctls
 
@@ -140,8 +206,48 @@ class Faults:
     async def _kill_agentctl(self, fault: Fault) -> None:
         if (victim := self._an_agentctl(fault)) is not None:
             self._tell(fault, str(victim[0]))
-            self.tainted |= set(descendants(victim[0]))
-            self._signal(victim, signal.SIGKILL)
+            self._kill_agentctl_now(victim)
+
+    async def _kill_agentctl_unread(self, fault: Fault) -> None:
+        """Its journal holds what the backend did not read, and nobody streams it any more."""
+        if (victim := self._an_agentctl(fault)) is not None:
+            self._tell(fault, str(victim[0]))
+            with self._hanging():
+                await asyncio.sleep(fault.lasts)
+                self._kill_agentctl_now(victim)
+
+    def _kill_agentctl_now(self, victim: Process) -> None:
+        self._signal(victim, signal.SIGSTOP)
+        self.tainted |= set(descendants(victim[0]))
+        for row in self._stage.glance("SELECT * FROM executors_running WHERE agentctl_pid = ?", victim[0]):
+            self._hear(row["instance_id"])
+        self._signal(victim, signal.SIGKILL)
+
+    async def _ambush_agent(self, fault: Fault) -> None:
+        if session_id := await self._seen(fault):
+            for pid in next(part for part in self._parts if part.session_id == session_id).agent.pids()[-1:]:
+                self._signal_pid(pid, signal.SIGKILL)
+
+    async def _ambush_agentctl(self, fault: Fault) -> None:
+        if session_id := await self._seen(fault):
+            for row in self._stage.glance(f"{LIVE_ROWS} AND session_id = ?", session_id):
+                stat = process_stat(row["agentctl_pid"])
+                if stat is not None and stat.start_time == row["agentctl_start_time"]:
+                    self._kill_agentctl_now((stat.pid, stat.start_time))
+
+    async def _seen(self, fault: Fault) -> str:
+        """The session of the next event that the fault waits for; '' when none came in time."""
+        action, stage = AMBUSHES[fault.target % len(AMBUSHES)]
+        seen = self._tabs[0].next_event(
+            lambda event: event["action"] == action and event["payload"].get("stage", "") == stage
+        )
+        try:
+            event = await asyncio.wait_for(seen, AMBUSH_S)
+        except TimeoutError:
+            return ""
+        session_id = str(event["payload"]["session_id"])
+        self._tell(fault, f"behind {action} {stage} of {session_id}")
+        return session_id
 
     async def _stop_agentctl(self, fault: Fault) -> None:
         if (victim := self._an_agentctl(fault)) is not None:
@@ -155,21 +261,17 @@ class Faults:
 
     def _an_agent(self, fault: Fault) -> Process | None:
         alive = [pid for part in self._parts for pid in part.agent.pids()[-1:]]
-        return self._choose(fault, [stat for pid in alive if (stat := process_stat(pid)) and stat.alive])
+        found = [stat for pid in alive if (stat := process_stat(pid)) and stat.alive]
+        return (found[fault.target % len(found)].pid, found[fault.target % len(found)].start_time) if found else None
 
     def _an_agentctl(self, fault: Fault) -> Process | None:
-        rows = self._stage.glance(LIVE_ROWS)
-        found = [(row, process_stat(row["agentctl_pid"])) for row in rows if row["agentctl_pid"]]
-        return self._choose(
-            fault,
-            [stat for row, stat in found if stat and stat.alive and stat.start_time == row["agentctl_start_time"]],
-        )
+        found = self._agentctls()
+        return found[fault.target % len(found)] if found else None
 
-    def _choose(self, fault: Fault, found: Sequence[Any]) -> Process | None:
-        if not found:
-            return None
-        stat = found[fault.target % len(found)]
-        return stat.pid, stat.start_time
+    def _agentctls(self) -> list[Process]:
+        rows = self._stage.glance(LIVE_ROWS)
+        named = [(row["agentctl_pid"], row["agentctl_start_time"]) for row in rows if row["agentctl_pid"]]
+        return [process for process in named if is_alive(*process)]
 
     async def _frozen(self, victim: Process, seconds: float) -> None:
         """Stops a process for a while; what its agents say meanwhile may be lost, if somebody kills it then."""

@@ -77,5 +77,5 @@ def summary(rounds: int, seconds: float, faults: Counter[str], counts: Counter[s
     lines = [f"{rounds} rounds in {seconds:.0f} s, {sum(faults.values())} faults, {violations} violations", ""]
     for title, table in (("faults", faults), ("counted", counts)):
         lines.append(title)
-        lines += [f"  {name:<40} {times:>10,}" for name, times in sorted(table.items())]
+        lines += [f"  {name:<50} {times:>10,}" for name, times in sorted(table.items())]
     return "\n".join(lines)

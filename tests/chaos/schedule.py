@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-SPAN_S: Final = 0.8
+SPAN_S: Final = 1.0
 """Acts and faults of a round begin within so many seconds."""
 
 TABS: Final = 3
@@ -27,7 +27,10 @@ ACTS: Final = {"prompt": 24, "twice": 3, "cancel": 3, "stop": 1, "resume": 2, "r
 LIFE_FAULTS: Final = {
     "kill_backend": 6,
     "kill_backend_in_start": 3,
+    "kill_frozen_backend": 4,
+    "ambush_backend": 5,
     "kill_all": 3,
+    "kill_all_stalled": 6,
     "term_backend": 2,
     "stop_backend": 1,
 }
@@ -36,6 +39,9 @@ LIFE_FAULTS: Final = {
 OTHER_FAULTS: Final = {
     "kill_agent": 6,
     "kill_agentctl": 5,
+    "kill_agentctl_unread": 3,
+    "ambush_agent": 3,
+    "ambush_agentctl": 3,
     "stop_agent": 3,
     "stop_agentctl": 3,
     "kill_fork_server": 1,
@@ -43,8 +49,29 @@ OTHER_FAULTS: Final = {
     "cut_sockets": 4,
 }
 DISK_FAULTS: Final = {"fill_disk": 3}
-LONGEST_S: Final = {"lock_database": 1.5, "fill_disk": 1.2, "stop_backend": 0.7}
+LONGEST_S: Final = {
+    "lock_database": 1.5,
+    "fill_disk": 1.2,
+    "stop_backend": 0.7,
+    "kill_frozen_backend": 0.6,
+    "kill_agentctl_unread": 0.3,
+}
 """How long a fault lasts at most, in seconds; others 1.0."""
+
+AMBUSHES: Final = (
+    ("session.resume.progress", "checking"),
+    ("session.resume.progress", "launching"),
+    ("session.resume.progress", "starting_agent"),
+    ("session.resume.progress", "restoring"),
+    ("session.resume.progress", "ready"),
+    ("session.resume.completed", ""),
+    ("session.turn.started", ""),
+    ("session.message.delta", ""),
+    ("session.turn.completed", ""),
+    ("permission.requested", ""),
+    ("message.queue.changed", ""),
+)
+"""Events, and stages of a start, behind which somebody waits for a session to kill."""
 
 RECOVERIES: Final = ("resume", "resume", "resume", "recap", "fresh_start", "retry_token")
 
@@ -80,9 +107,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
 def plan_round(seed: str, number: int, *, mounted: bool) -> Round:
     """Return round `number` of the episode with this seed. Without a small file system no disk is filled."""
     chance = random.Random(f"{seed}/{number}")
-    acts = [_act(chance) for _ in range(chance.randint(5, 10))]
+    acts = [_act(chance) for _ in range(chance.randint(5, 12))]
     others = OTHER_FAULTS | DISK_FAULTS
-    faults = [_fault(chance, others) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))]
+    faults = [_fault(chance, others) for _ in range(chance.choice((0, 1, 2, 2, 3, 4)))]
     if chance.random() < 0.6:
         faults.append(_fault(chance, LIFE_FAULTS))
     if not mounted:

@@ -15,9 +15,9 @@ Steps = Sequence[Mapping[str, Any]]
 
 GROUPS: Final[Mapping[str, Mapping[str, tuple[int, float]]]] = {
     "short": {"a": (3, 0)},
-    "slow": {"a": (15, 0.02), "b": (15, 0.02)},
+    "slow": dict.fromkeys("abcdef", (5, 0.02)),
     "flood": {"a": (1500, 0), "b": (1500, 0)},
-    "tools": {"a": (10, 0.005), "b": (10, 0.005), "c": (10, 0)},
+    "tools": dict.fromkeys("abcdef", (5, 0.005)),
     "ask": {"a": (5, 0), "b": (5, 0)},
     "spawn": {"a": (5, 0), "b": (10, 0.02)},
     "fail": {"a": (5, 0.01)},

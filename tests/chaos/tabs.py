@@ -1,12 +1,12 @@
 """Clients: each follows all sessions over one WebSocket, keeps cursors, reconnects, and acts for a person."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from websockets.exceptions import WebSocketException
 
-from chaos.mirror import Mirror
+from chaos.mirror import Json, Mirror
 from chaos.stage import Stage
 from wire_client import CallFailed, Client
 
@@ -25,6 +25,7 @@ class Tab:
         self._stage = stage
         self._client: Client | None = None
         self._connected = asyncio.Event()
+        self._watchers: list[tuple[Callable[[Json], bool], asyncio.Future[Json]]] = []
 
     def follow(self, session_ids: Sequence[str]) -> None:
         """Names the sessions, before `run`."""
@@ -70,15 +71,29 @@ class Tab:
     async def _listen(self, client: Client) -> None:
         taken = 0
         while client.closed_with is None or taken < len(client.events):
-            for event in client.events[taken:]:
+            fresh = client.events[taken:]
+            taken += len(fresh)
+            self.events += len(fresh)
+            for event in fresh:
                 mirror = self.mirrors.get(event["payload"].get("session_id", ""))
                 if mirror is not None:
                     mirror.take(event)
-            self.events += len(client.events) - taken
-            taken = len(client.events)
+                    self._tell(event)
             async with client._news:
                 while client.closed_with is None and taken == len(client.events):
                     await client._news.wait()
+
+    def next_event(self, matches: Callable[[Json], bool]) -> asyncio.Future[Json]:
+        """The next event like that, as soon as it is seen."""
+        seen: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        self._watchers.append((matches, seen))
+        return seen
+
+    def _tell(self, event: Json) -> None:
+        self._watchers = [(matches, seen) for matches, seen in self._watchers if not seen.done()]
+        for matches, seen in self._watchers:
+            if matches(event):
+                seen.set_result(event)
 
     async def call(self, action: str, payload: Mapping[str, Any]) -> Any:
         """Asks over the connection, once there is one. Raises CallFailed, ConnectionError, TimeoutError."""

@@ -5,7 +5,7 @@ With the script `{}` it advertises load and resume, keeps its sessions on disk, 
 agents a session is stored from its first prompt on, the answer of a turn at its end, and modes and options not at all.
 The script is read when a process starts. Each line that comes in is appended to the log as `{time, pid, message}`, or
 `{time, pid, raw}` when it is no JSON object; other entries are `{time, pid, event, ...}` with event start, spawned,
-mark, rule, sigterm or eof. Standard library only; every process ends after ten minutes at the latest.
+mark, rule, in_use, sigterm or eof. Standard library only; every process ends after ten minutes at the latest.
 
 ## Keys of the script
 | key                       | default     | meaning                                                                   |
@@ -250,6 +250,7 @@ class Session:
         except BlockingIOError:
             owner = int(os.read(descriptor, 20) or 0)
             os.close(descriptor)
+            self._script.log(event="in_use", owner=owner)
             data = {"reason": "thread_active_writer", "owner": {"pid": owner}}
             raise Refused({"code": -32600, "message": "Session is in use", "data": data}) from None
         os.ftruncate(descriptor, 0)
