@@ -206,7 +206,7 @@ class Ingest:
         """Send what was committed, in order. A line that cannot be delivered fails its sender only."""
         while True:
             number, line = await self._outgoing.get()
-            written = self._written.pop(number, None)
+            written = self._written.get(number)  # it stays there meanwhile, for `end`: this loop may be cancelled
             failpoint("ingest.before_send")
             try:
                 await channel.send(number, line)
@@ -216,6 +216,7 @@ class Ingest:
             else:
                 failpoint("ingest.after_send")
                 _succeed(written)
+            self._written.pop(number, None)
 
     async def ack_loop(self, channel: Channel) -> None:
         """Acknowledge what is stored: at once after a silence, then once a second, or every 8 MiB."""

@@ -162,6 +162,7 @@ class Reader:
 
     def agent_ended(self, *, stderr: str, why: str = "") -> None:
         """Close everything of this execution: its agent is proven dead and its journal was read whole."""
+        self.on_answer = None  # whatever would be sent from here on is left out
         exited = self.state.exited
         turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
         delivered = self.state.lines_begun >= self.state.prompt_line

@@ -123,14 +123,14 @@ def store_resume_token(
     row = from_row(ExecutorRunning, stored)
     metadata = dict(row.metadata)
     if row.resume_token != token:
-        metadata["token_proven"] = bool(proven)
-        if row.resume_token:
-            metadata["previous_token"] = row.resume_token
+        metadata = {**_set_aside(row), "token_proven": bool(proven)}
     elif proven:
         metadata["token_proven"] = True
     if proven:
         metadata.pop("cannot_restore", None)
-        metadata.pop("previous_token", None)  # "try again" ends with the first turn of the new session
+        # "Try again" ends with the first turn of the new session.
+        metadata.pop("previous_token", None)
+        metadata.pop("previous_unproven", None)
     if row.resume_token == token and metadata == row.metadata and not last_message_uuid:
         return
     failpoint("token.in_commit")
@@ -145,15 +145,22 @@ def store_resume_token(
     )
 
 
+def _set_aside(row: ExecutorRunning) -> dict[str, Any]:
+    """Return the metadata with the row's token as the previous one, if it has one; also whether that was proven."""
+    if not row.resume_token:
+        return dict(row.metadata)
+    metadata = {key: value for key, value in row.metadata.items() if key != "previous_unproven"}
+    unproven = {} if row.metadata.get("token_proven") else {"previous_unproven": True}
+    return {**metadata, **unproven, "previous_token": row.resume_token}
+
+
 def set_token_aside(tx: Tx, session_id: str) -> None:
     """Empty the token; the old one goes to `metadata.previous_token`, for "try again" (TOK-1, TOK-10)."""
     stored = tx.one("executor_get", session_id=session_id)
     if stored is None:
         return
     row = from_row(ExecutorRunning, stored)
-    metadata = {key: value for key, value in row.metadata.items() if key not in {"token_proven", "cannot_restore"}}
-    if row.resume_token:
-        metadata["previous_token"] = row.resume_token
+    metadata = {key: value for key, value in _set_aside(row).items() if key not in {"token_proven", "cannot_restore"}}
     failpoint("token.set_aside")
     tx.one(
         "executor_swap_token",

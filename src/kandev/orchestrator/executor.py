@@ -35,7 +35,7 @@ from kandev.lifecycle.session import InitialPrompt, RestoreFailed
 from kandev.orchestrator import notices
 from kandev.orchestrator.outcomes import how_it_came_up, outcome_args, ready_notices, record_failure
 from kandev.orchestrator.starting import GivenUp, Start
-from kandev.orchestrator.transitions import hold_queue, move_session, move_task
+from kandev.orchestrator.transitions import hold_queue, move_session, move_task, rest_task
 from kandev.orchestrator.views import ResumeAnswer
 from kandev.store.database import Tx
 from kandev.store.rows import to_json
@@ -228,6 +228,7 @@ class Executor:
             raise Conflict(config.not_launchable_reason, reason="protocol_not_built")
         request = self._request(session, row, prepared.workspace, previous_state=start.previous_state)
         await self._begin(start, row, request)
+        start.execution_id = request.execution_id
         start.execution = execution = await self._manager.launch_agent(
             request, config, runtime_name=session.runtime, wanted=_wanted(session, config)
         )
@@ -339,10 +340,11 @@ class Executor:
             )
             applied.events.extend(notices.write_notice(tx, message, session.task_id) for message in said)
             applied.events.extend(move_session(tx, session.id, SessionEvent.READY))
-            if started.initial is not InitialPrompt.SEND:
-                applied.events.extend(move_task(tx, session.task_id, TaskEvent.SESSION_WAITING, session_id=session.id))
             if started.restored.mode_failed:
                 applied.events.extend(hold_queue(tx, session.id, HoldReason.MODE))
+            if started.initial is not InitialPrompt.SEND:
+                applied.events.extend(move_task(tx, session.task_id, TaskEvent.SESSION_WAITING, session_id=session.id))
+            applied.events.extend(rest_task(tx, session.id))
             tx.run("resume_insert", **outcome_args(outcome))
 
         failpoint("start.before_ready")

@@ -19,7 +19,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.errors import Conflict, NotFound, SessionEnded
-from kandev.orchestrator.transitions import hold_queue, queue_event
+from kandev.orchestrator.transitions import hold_queue, queue_event, rest_task
 from kandev.protocols.jsonrpc import clean_text
 from kandev.store.database import Tx
 from kandev.store.rows import message_args
@@ -95,7 +95,7 @@ class MessageService:
             if tx.one("queue_take", message_id=message_id, session_id=session_id) is None:
                 raise Conflict("This prompt was sent already, or is not in the queue.", reason="already_sent")
             tx.run("message_delete", id=message_id)
-            return [queue_event(tx, session_id, session.task_id)]
+            return [queue_event(tx, session_id, session.task_id), *rest_task(tx, session_id)]
 
         failpoint("queue.before_withdraw")
         events = await self._store.write(job)

@@ -70,11 +70,11 @@ async def record_failure(
 
     def job(tx: Tx) -> list[Event]:
         events = _settle(tx, session, cause, outcome, error.message)
-        if start.execution is not None:
+        if start.execution_id:
             tx.one(
                 "executor_set_status",
                 session_id=session.id,
-                agent_execution_id=start.execution.ref.execution_id,
+                agent_execution_id=start.execution_id,
                 status=RowStatus.FAILED,
                 now=now(),
             )

@@ -38,6 +38,7 @@ class Start:
         self.task_id = task_id
         self.accepted: asyncio.Future[ResumeAnswer] = loop.create_future()
         self.ready: asyncio.Future[ResumeOutcome] = loop.create_future()
+        self.execution_id = ""  # once STARTING is stored with it
         self.execution: AgentExecution | None = None
         self.previous_state = SessionState.CREATED
         self.launch = False
@@ -96,7 +97,7 @@ class Start:
         return ResumeOutcome(
             id=new_id(),
             session_id=self.session_id,  # type: ignore[arg-type]  # a SessionId by where it came from
-            agent_execution_id=execution.ref.execution_id if execution else "",
+            agent_execution_id=self.execution_id,
             started_at=self.started_at,
             ended_at=now(),
             how=how,

@@ -349,6 +349,8 @@ def _needs(session: TaskSession, permissions: int) -> str:
 def _recover_job(tx: Tx, session: TaskSession, action: str) -> list[Event]:
     """Reset what stands in the way, and set what the action asks for, in one transaction (TOK-10, CRASH-11)."""
     events = move_session(tx, session.id, SessionEvent.RECOVER)
+    if events:  # the task was failed with it
+        events += move_task(tx, session.task_id, TaskEvent.SESSION_WAITING, session_id=session.id)
     tx.run("session_set_failures", id=session.id, failures="[]", parked_reason="")
     tx.run("session_set_intent", id=session.id, intent="", now=now())
     if action == "fresh_start":
@@ -366,7 +368,7 @@ def _put_token_back(tx: Tx, session_id: str) -> None:
     token = metadata.pop("previous_token", "")
     if row is None or not token:
         raise Conflict("There is no earlier session to try again.", reason="not_possible")
-    metadata["token_proven"] = True
+    metadata["token_proven"] = not metadata.pop("previous_unproven", False)
     tx.one(
         "executor_swap_token",
         session_id=session_id,

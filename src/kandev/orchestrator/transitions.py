@@ -55,7 +55,20 @@ def _forbidden(tx: Tx, task_id: str, event: TaskEvent, session_id: str) -> bool:
 def hold_queue(tx: Tx, session_id: str, reason: str) -> list[Event]:
     """Hold a session's queue for `reason`, or open it with the empty text."""
     changed = tx.one("session_set_held", id=session_id, queue_held=reason)
-    return [queue_event(tx, session_id, changed["task_id"])] if changed else []
+    return [queue_event(tx, session_id, changed["task_id"]), *rest_task(tx, session_id)] if changed else []
+
+
+def rest_task(tx: Tx, session_id: str) -> list[Event]:
+    """Put the task of a session that waits in review, unless a prompt of its queue is about to go out.
+
+    A launched task stays in progress until its first prompt went out; that prompt may be withdrawn or held before.
+    """
+    session = tx.one("session_get", id=session_id)
+    if session is None or session["state"] != SessionState.WAITING_FOR_INPUT:
+        return []
+    if not session["queue_held"] and tx.one("queue_head", session_id=session_id) is not None:
+        return []
+    return move_task(tx, session["task_id"], TaskEvent.SESSION_WAITING, session_id=session_id)
 
 
 def queue_event(tx: Tx, session_id: str, task_id: str) -> Event:
