@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,9 @@ LONG = int(os.environ.get("KANDEV_FUZZ_EXAMPLES", "0"))
 
 CPU_LIMIT_S = 20.0
 """Processor time that one example may take before it counts as a loop; the honest ones need milliseconds."""
+
+STACK = 1000
+"""Frames: what Python allows a program that sets nothing."""
 
 QUIET = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 """A mark for modules whose examples may be long: a failing one is printed all the same."""
@@ -44,16 +48,21 @@ def fuzz(examples: int) -> settings:
 
 @contextmanager
 def ends() -> Iterator[None]:
-    """Fail what goes on for CPU_LIMIT_S of processor time inside of the block, wherever it stands then."""
+    """Fail what goes on for CPU_LIMIT_S of processor time inside of the block, wherever it stands then.
+
+    The stack is as deep there as in a program: hypothesis allows itself, and what it calls, twice as much.
+    """
 
     def give_up(_number: int, _frame: FrameType | None) -> None:
         raise AssertionError(f"not done after {CPU_LIMIT_S:g} s of processor time")
 
-    before = signal.signal(signal.SIGVTALRM, give_up)
+    before, stack = signal.signal(signal.SIGVTALRM, give_up), sys.getrecursionlimit()
     signal.setitimer(signal.ITIMER_VIRTUAL, CPU_LIMIT_S)
+    sys.setrecursionlimit(STACK)
     try:
         yield
     finally:
+        sys.setrecursionlimit(stack)
         signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         signal.signal(signal.SIGVTALRM, before)
 
