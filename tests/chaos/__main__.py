@@ -9,12 +9,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from chaos.episode import play
+from chaos.episode import Outcome, play
 from chaos.report import summary
 
 EPISODE_ROUNDS: Final = 20
@@ -95,7 +96,10 @@ class Run:
 
     async def _episode(self, number: int, rounds: int, places: asyncio.Semaphore) -> None:
         async with places:
-            outcome = await play(f"{self.seed}/{number}", rounds, mounted=self._mounted, keep=self._keep)
+            try:
+                outcome = await play(f"{self.seed}/{number}", rounds, mounted=self._mounted, keep=self._keep)
+            except Exception:  # noqa: BLE001  # the other episodes go on, and the run fails
+                outcome = Outcome(reports=[f"VIOLATION: seed {self.seed}, episode {number}\n{traceback.format_exc()}"])
         for report in outcome.reports:
             _say(f"\n{report}\n")
         self._failed += len(outcome.reports)

@@ -92,12 +92,14 @@ class Faults:
     def _hanging(self) -> Iterator[None]:
         """The backend, if it runs, does nothing for the time of the block."""
         stat = process_stat(self._stage.pid) if self._stage.up else None
-        backend = (stat.pid, stat.start_time) if stat else (0, 0)
-        self._signal(backend, signal.SIGSTOP)
+        if stat is None:
+            yield
+            return
+        self._signal((stat.pid, stat.start_time), signal.SIGSTOP)
         try:
             yield
         finally:
-            self._signal(backend, signal.SIGCONT)
+            self._signal((stat.pid, stat.start_time), signal.SIGCONT)
 
     async def _kill_frozen_backend(self, fault: Fault) -> None:
         """A backend that hangs, and is killed then: the journals hold what it did not read."""
