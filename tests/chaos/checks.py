@@ -11,6 +11,7 @@ import invariants
 from chaos import script
 from chaos.cast import Delivery, Part
 from chaos.faults import Faults
+from chaos.fleeting import FleetingTasks
 from chaos.mirror import Mirror, differences
 from chaos.people import People
 from chaos.stage import Stage
@@ -40,7 +41,14 @@ class Checks:
     """All checks of an episode."""
 
     def __init__(
-        self, stage: Stage, parts: Sequence[Part], tabs: Sequence[Tab], people: People, faults: Faults
+        self,
+        stage: Stage,
+        parts: Sequence[Part],
+        tabs: Sequence[Tab],
+        *,
+        people: People,
+        faults: Faults,
+        fleeting: FleetingTasks,
     ) -> None:
         self.counts: Counter[str] = Counter()
         self._stage = stage
@@ -48,6 +56,7 @@ class Checks:
         self._tabs = tabs
         self._people = people
         self._faults = faults
+        self._fleeting = fleeting
         self._chunks: dict[str, int] = {}
 
     async def all(self) -> list[Violation]:
@@ -66,6 +75,7 @@ class Checks:
                 *self._one_process(part),
             )]  # fmt: skip
         found += self._put_back()
+        found += [Violation(invariant="fleeting", what=what) for what in self._fleeting.problems()]
         found += [one async for one in self._mirrors()]
         self.counts["chunks checked"] = sum(self._chunks.values())
         return found

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import msgspec
 
+from chaos import script
 from chaos.cast import Part, Sent, by_session, make_parts, make_repository
 from chaos.checks import Checks, Violation
 from chaos.faults import Faults
+from chaos.fleeting import FleetingTasks
 from chaos.people import People
 from chaos.report import render
-from chaos.schedule import TABS, Round, plan_round
+from chaos.schedule import TABS, Act, Round, plan_round
 from chaos.stage import DidNotStart, Stage
 from chaos.tabs import Tab
 from conversation import Cast
@@ -32,6 +34,8 @@ UNSETTLED: Final = """SELECT task_sessions.id, task_sessions.state, queue_held, 
         WHERE session_id = task_sessions.id AND turns.state IN ('open', 'unknown')) AS turn
     FROM task_sessions WHERE state IN ('STARTING', 'RUNNING') OR intent <> '' OR turn IS NOT NULL
     OR (queued > 0 AND queue_held = '' AND state NOT IN ('FAILED', 'CANCELLED', 'COMPLETED'))"""
+
+PROMISED: Final = "SELECT id, state, intent FROM tasks WHERE intent <> ''"
 
 
 class Outcome(msgspec.Struct, kw_only=True):
@@ -63,7 +67,9 @@ async def _opened(directory: Path, seed: str, *, mounted: bool) -> AsyncIterator
     cast = Cast(directory / "agents", each=4)
     stage = Stage(directory, config=cast.config, mounted=mounted)
     try:
-        episode = Episode(directory, seed, stage, make_parts(cast))
+        parts = make_parts(cast)
+        passing, _ = cast.take("plain", on={"session/prompt": script.rules()})
+        episode = Episode(directory, seed, stage, parts, passing=passing)
         await episode.open()
         try:
             yield episode
@@ -76,7 +82,7 @@ async def _opened(directory: Path, seed: str, *, mounted: bool) -> AsyncIterator
 class Episode:
     """The sessions of one home and everybody around them."""
 
-    def __init__(self, directory: Path, seed: str, stage: Stage, parts: list[Part]) -> None:
+    def __init__(self, directory: Path, seed: str, stage: Stage, parts: list[Part], *, passing: str) -> None:
         self.outcome = Outcome()
         self.seed = seed
         self.stage = stage
@@ -85,22 +91,25 @@ class Episode:
         self._tabs = [Tab(f"tab {number}", stage) for number in range(TABS)]
         self._people = People(stage, parts, self._tabs, seed=seed)
         self._faults = Faults(stage, parts, self._tabs)
-        self._checks = Checks(stage, parts, self._tabs, self._people, self._faults)
+        self._repository = make_repository(directory / "repository")
+        self._fleeting = FleetingTasks(stage, self._people, agent=passing, repository=self._repository, seed=seed)
+        self._checks = Checks(
+            stage, parts, self._tabs, people=self._people, faults=self._faults, fleeting=self._fleeting
+        )
         self._background: list[asyncio.Task[Any]] = []
 
     async def open(self) -> None:
         """Starts the backend, makes the sessions, and lets the clients follow them."""
         await self.stage.ensure_up()
-        repository = make_repository(self._directory / "repository")
         async with self.stage.client() as client:
             for part in self.parts:
-                await self._create(client, part, repository)
+                await self._create(client, part)
         for tab in self._tabs:
             tab.follow([part.session_id for part in self.parts])
         work = [*(tab.run() for tab in self._tabs), self._people.answer_permissions()]
         self._background = [asyncio.create_task(one) for one in work]
 
-    async def _create(self, client: Any, part: Part, repository: str) -> None:
+    async def _create(self, client: Any, part: Part) -> None:
         """The last session is a second one of the first's task."""
         if part is self.parts[-1]:
             part.task_id = self.parts[0].task_id
@@ -110,7 +119,7 @@ class Episode:
             await client.call("task.session.start", part.ids)
             return
         text = self._people.next_text("short")
-        where = {"repository_path": repository} if part.worktree else {}
+        where = {"repository_path": self._repository} if part.worktree else {}
         created = await client.call("task.create", {"agent": part.name, "description": text, **where})
         part.task_id, part.session_id = created["task"]["id"], created["session"]["id"]
         part.sent[text] = Sent(client_id="", text=text, state="acknowledged")
@@ -147,11 +156,17 @@ class Episode:
             for number, mood in enumerate(plan.moods):
                 group.create_task(self._people.bring_on(self.parts[number], self._tabs[number % TABS], mood))
             for act in plan.acts:
-                group.create_task(_after(act.at, self._people.act, act))
+                group.create_task(_after(act.at, self._act, act))
             strikes = [group.create_task(_after(fault.at, self._faults.strike, fault)) for fault in plan.faults]
             await asyncio.gather(*strikes)
             down = await self._up()  # people go on asking until they are answered, and so must be
         return down or await self._quiet()
+
+    async def _act(self, act: Act) -> None:
+        if act.kind == "fleeting":
+            await self._fleeting.live(self._tabs[act.tab], self._tabs[(act.tab + 1) % TABS])
+        else:
+            await self._people.act(act)
 
     async def _up(self) -> list[Violation]:
         """No fault lasts any more, so the backend runs, or can be started."""
@@ -168,7 +183,7 @@ class Episode:
             return down
         loop = asyncio.get_running_loop()
         deadline = loop.time() + QUIET_S
-        while unsettled := self.stage.rows(UNSETTLED):
+        while unsettled := [*self.stage.rows(UNSETTLED), *self.stage.rows(PROMISED)]:
             if loop.time() > deadline:
                 return [
                     Violation(invariant="nothing_stuck", what=f"after {QUIET_S:g} s: {row}", session_id=row["id"])
@@ -184,9 +199,10 @@ class Episode:
             waiting = self.stage.rows("SELECT DISTINCT session_id FROM queued_prompts")
             ended = self.stage.rows("SELECT id FROM task_sessions WHERE state IN ('FAILED', 'CANCELLED')")
             ids = {row["session_id"] for row in waiting} | {row["id"] for row in ended}
-            for part in [part for session_id, part in by_session(self.parts).items() if session_id in ids]:
+            unserved = [part for part in self.parts if part.session_id in ids]
+            for part in unserved:
                 await self._people.recover(part, tab, "resume")
-            if not ids:
+            if not unserved:
                 break
             if found := await self._quiet():
                 return found
@@ -197,6 +213,7 @@ class Episode:
         found = [
             Violation(invariant="served_in_the_end", what=str(row), session_id=row["session_id"])
             for row in self.stage.rows("SELECT * FROM queued_prompts")
+            if row["session_id"] in by_session(self.parts)
         ]
         if code := await self.stage.end(signal.SIGTERM):
             found.append(Violation(invariant="life", what=f"SIGTERM ended the backend with {code}"))

@@ -326,3 +326,11 @@ class Faults:
         self._tell(fault, ", ".join(tab.name for tab in tabs))
         for tab in tabs:
             tab.cut()
+
+    async def _deaf_clients(self, fault: Fault) -> None:
+        self._tell(fault)
+        for tab in self._tabs:
+            tab.listen(again=False)
+        await asyncio.sleep(fault.lasts)
+        for tab in self._tabs:
+            tab.listen(again=True)

@@ -42,10 +42,14 @@ def render(
     lines += [f"  fault: {fault}" for fault in told] or ["  fault: none"]
     for one in found[:MOST]:
         lines.append(f"  {one.invariant}: {one.what}")
-        if one.session_id:
+        if one.session_id in parts:
             lines.append(f"    {parts[one.session_id]}")
     for session_id in {one.session_id for one in found if one.session_id}:
-        lines += ["", f"  rows of {parts[session_id]}", *(f"    {row}" for row in _rows(stage, session_id))]
+        lines += [
+            "",
+            f"  rows of {parts.get(session_id, session_id)}",
+            *(f"    {row}" for row in _rows(stage, session_id)),
+        ]
     return "\n".join(lines)
 
 

@@ -22,7 +22,17 @@ PROMPT_KINDS: Final = {
     "die": 1,
     "big": 1,
 }
-ACTS: Final = {"prompt": 24, "twice": 3, "cancel": 3, "stop": 1, "resume": 2, "recover": 1, "withdraw": 2, "again": 1}
+ACTS: Final = {
+    "prompt": 24,
+    "twice": 3,
+    "cancel": 3,
+    "stop": 1,
+    "resume": 2,
+    "recover": 1,
+    "withdraw": 2,
+    "again": 1,
+    "fleeting": 3,
+}
 
 LIFE_FAULTS: Final = {
     "kill_backend": 6,
@@ -47,6 +57,7 @@ OTHER_FAULTS: Final = {
     "kill_fork_server": 1,
     "lock_database": 3,
     "cut_sockets": 4,
+    "deaf_clients": 2,
 }
 DISK_FAULTS: Final = {"fill_disk": 3}
 LONGEST_S: Final = {

@@ -103,6 +103,12 @@ class Tab:
             raise ConnectionError("lost just now")
         return await client.call(action, payload)
 
+    def listen(self, *, again: bool) -> None:
+        """Stops reading what comes, or goes on."""
+        if self._client is not None:
+            transport = self._client._connection.transport
+            (transport.resume_reading if again else transport.pause_reading)()
+
     def cut(self) -> None:
         """Loses the connection, without a word to the other side."""
         if self._client is not None:

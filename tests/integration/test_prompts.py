@@ -311,3 +311,14 @@ async def test_prompt_7_a_cancel_beats_a_prompt_that_waits_for_the_replay(tmp_pa
             assert (await session.status())["state"] == "WAITING_FOR_INPUT"
             await session.say("third")
             assert session.agent.prompts() == ["first", "third"]
+
+
+async def test_crash_1_requests_at_once_with_one_client_task_id_make_one_task(stage: Backend, cast: Cast) -> None:
+    """A client whose answer is late asks again on another connection: one task, and the same answer to all."""
+    name, _ = cast.take("native")
+    request = {"agent": name, "description": "first", "start": False, "client_task_id": "once"}
+    async with stage.client() as one, stage.client() as other:
+        made = await asyncio.gather(*(client.call("task.create", request) for client in (one, other) * 3))
+        assert len({created["session"]["id"] for created in made}) == 1
+        tasks = (await one.call("task.list", {"limit": 200}))["tasks"]
+        assert [task["id"] for task in tasks if task["client_task_id"] == "once"] == [made[0]["task"]["id"]]

@@ -24,7 +24,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, Invalid
+from kandev.errors import Conflict, Invalid, NotFound
 from kandev.orchestrator.deletion import BY_TASK
 from kandev.orchestrator.messages import new_prompt
 from kandev.orchestrator.task_operations import TaskOperations
@@ -70,7 +70,7 @@ class TaskService:
         """
         known = self._store.task_by_client(request.client_task_id) if request.client_task_id else None
         if known is not None:
-            return known, (await self.list_sessions(known.id))[0]
+            return await self._known(known)
         config = self._launchable(request.agent)
         if request.runtime not in self._runtimes:
             known_names = ", ".join(self._runtimes)
@@ -84,10 +84,19 @@ class TaskService:
         hold = HoldReason.OPEN if request.start else HoldReason.NOT_STARTED
         failpoint("task.before_create")
         events = await self._store.write(lambda tx: job.run(tx, prompt=request.description, hold=hold))
+        if not events:  # another request with this client id was first
+            return await self._known(self._store.task_by_client(request.client_task_id or "") or task)
         failpoint("task.after_create")
         self._publish(events)
         self._kick(session)
         return task, self._view(session)
+
+    async def _known(self, task: Task) -> tuple[Task, SessionView]:
+        """Return a task that is there, with its first session. Raises NotFound when that was deleted."""
+        sessions = await self.list_sessions(task.id)
+        if not sessions:
+            raise NotFound(f"The task {task.id} has no session any more.", id=task.id)
+        return task, sessions[0]
 
     async def create_session(self, task_id: str, agent: str | None, from_session_id: str | None) -> SessionView:
         """Make another session of a task, in a worktree of its own; from another one, with that one's recap."""
@@ -223,7 +232,10 @@ class _CreateJob:
         self._recap_of = recap_of
 
     def run(self, tx: Tx, *, prompt: str, hold: HoldReason) -> list[Event]:
-        """Store the task and its first session."""
+        """Store the task and its first session. Of two requests with one client id the second changes nothing."""
+        client_id = self._task.client_task_id
+        if client_id and tx.one("task_by_client", client_task_id=client_id) is not None:
+            return []
         tx.run("task_insert", **msgspec.structs.asdict(self._task))
         self.run_session(tx, prompt=prompt, hold=hold)
         return [Event(action="task.created", task_id=self._task.id, payload={"task": self._task})]
