@@ -23,7 +23,7 @@ REQUEST_CANCELLED = -32800
 
 SAMPLE_CHARACTERS = 200
 TOO_DEEP = "nested too deeply"
-MAX_NESTING = 200
+MAX_NESTING = 400
 """Whoever stores, renders or sends on a message recurses into it, from a deeper stack than the reader's."""
 
 # Node's readline and Python's splitlines end a line at these too, although JSON allows them in a string.
@@ -76,9 +76,22 @@ def parse(line: bytes) -> Message:
         return Noise(reason if line.strip() else "empty", _sample(line))
     if not isinstance(value, dict):
         return Noise("not a JSON object", _sample(line))
-    if line.count(b"[") + line.count(b"{") > MAX_NESTING and _is_deep(value):
+    if len(line) > 2 * MAX_NESTING and _may_be_deep(line) and _is_deep(value):
         return Noise(TOO_DEEP, _sample(line))
     return _message(value) or Noise("not a JSON-RPC message", _sample(line))
+
+
+def _may_be_deep(line: bytes) -> bool:
+    """Look for so many openers; by `find`, which takes a long text in one step."""
+    left = MAX_NESTING
+    for opener in (b"[", b"{"):
+        at = line.find(opener)
+        while at >= 0:
+            left -= 1
+            if left < 0:
+                return True
+            at = line.find(opener, at + 1)
+    return False
 
 
 def _is_deep(value: Any) -> bool:
