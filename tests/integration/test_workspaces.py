@@ -180,7 +180,9 @@ async def test_crash_2_and_work_6_a_backend_killed_while_git_works_makes_the_wor
     async with killable.client() as client:
         await session.follow(client)
         await session.call("message.queue.resume")
-        await session.say("second")
+        await session.send("second")
+        # The first prompt may have been served before anybody looked, so no event tells that both were.
+        await session.agent.until(lambda: len(session.agent.prompts()) == 2)
         status = await session.status()
     worktree = Path(status["worktree_path"])
     assert (worktree / "file.txt").read_text() == "committed\n"
