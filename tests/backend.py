@@ -104,6 +104,14 @@ class Backend:
         """Kills the backend, and only it, with SIGKILL; returns once it is gone."""
         await self._end(signal.SIGKILL)
 
+    async def died(self) -> int:
+        """Waits for a backend that ends by itself, as at a failpoint; its exit code, negative for a signal."""
+        process = self._process
+        assert process is not None, "the backend does not run"
+        await ended(process.pid)
+        self._process = None
+        return process.wait()
+
     async def stop(self) -> int:
         """Ends the backend by SIGTERM; its exit code. One that does not end is killed, which fails the test."""
         return await self._end(signal.SIGTERM)

@@ -166,9 +166,13 @@ def broken_turns(database: sqlite3.Connection) -> Found:
 
 
 def lost_prompts(database: sqlite3.Connection, prompts: Iterable[Prompt]) -> Found:
-    """Every acknowledged prompt is stored once, in the transcript or in the queue; an unanswered one at most once."""
+    """Every acknowledged prompt is stored once, in the transcript or in the queue; an unanswered one at most once.
+
+    Those of a session that was deleted are gone with it.
+    """
     found = []
-    for prompt in prompts:
+    there = {session_id for (session_id,) in database.execute("SELECT id FROM task_sessions")}
+    for prompt in (one for one in prompts if one.session_id in there):
         query = """SELECT messages.seq, queued_prompts.position FROM messages
             LEFT JOIN queued_prompts ON queued_prompts.message_id = messages.id
             WHERE messages.session_id = ? AND messages.content = ? AND author_type = 'user'
