@@ -7,7 +7,7 @@ import signal
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ from chaos.faults import Faults
 from chaos.fleeting import FleetingTasks
 from chaos.people import People
 from chaos.report import render
-from chaos.schedule import TABS, Act, Round, plan_round
+from chaos.schedule import LIFE_FAULTS, TABS, Act, Fault, Round, plan_round
 from chaos.stage import DidNotStart, Stage
 from chaos.tabs import Tab
 from conversation import Cast
@@ -157,10 +157,19 @@ class Episode:
                 group.create_task(self._people.bring_on(self.parts[number], self._tabs[number % TABS], mood))
             for act in plan.acts:
                 group.create_task(_after(act.at, self._act, act))
-            strikes = [group.create_task(_after(fault.at, self._faults.strike, fault)) for fault in plan.faults]
-            await asyncio.gather(*strikes)
+            lives = [fault for fault in plan.faults if fault.kind in LIFE_FAULTS]
+            others = [fault for fault in plan.faults if fault.kind not in LIFE_FAULTS]
+            strikes = [group.create_task(_after(fault.at, self._faults.strike, fault)) for fault in others]
+            await asyncio.gather(self._lives(lives), *strikes)
             down = await self._up()  # people go on asking until they are answered, and so must be
         return down or await self._quiet()
+
+    async def _lives(self, faults: Sequence[Fault]) -> None:
+        """What hits the backend itself, one after the other; the next one may come before it answers again."""
+        began = asyncio.get_running_loop().time()
+        for fault in faults:
+            await asyncio.sleep(max(0, fault.at - (asyncio.get_running_loop().time() - began)))
+            await self._faults.strike_life(fault)
 
     async def _act(self, act: Act) -> None:
         if act.kind == "fleeting":

@@ -24,6 +24,8 @@ from kandev.lifecycle.protocol_state import decode_state
 
 LIVE_ROWS: Final = "SELECT * FROM executors_running WHERE status IN ('creating', 'starting', 'ready')"
 
+EARLY: Final = -signal.SIGTERM
+"""How a backend ends that got SIGTERM before it could listen for it."""
 AMBUSH_S: Final = 2.0
 """How long somebody waits for an event to strike behind."""
 
@@ -46,10 +48,18 @@ class Faults:
         self._parts = parts
         self._tabs = tabs
         self._disk_full = 0
+        self._fills = 0
 
     async def strike(self, fault: Fault) -> None:
         """Does it, and undoes it in the end."""
         await getattr(self, f"_{fault.kind}")(fault)
+
+    async def strike_life(self, fault: Fault) -> None:
+        """The same for what hits the backend itself, which may not have come up without room on its disk."""
+        if not self._stage.up:
+            await self._up()
+        if self._stage.up:
+            await self.strike(fault)
 
     def _tell(self, fault: Fault, whom: str = "") -> None:
         self.counts[fault.kind] += 1
@@ -73,15 +83,33 @@ class Faults:
 
     async def _term_backend(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
+        await self._term()
+        await self._up()
+
+    async def _term_backend_in_start(self, fault: Fault) -> None:
+        self._tell(fault, str(self._stage.pid))
+        await self._stage.end(signal.SIGKILL)
+        self._stage.spawn()
+        await asyncio.sleep(fault.lasts)
+        await self._term(EARLY)
+        await self._up()
+
+    async def _kill_backend_in_stop(self, fault: Fault) -> None:
+        self._tell(fault, str(self._stage.pid))
+        os.kill(self._stage.pid, signal.SIGTERM)
+        await asyncio.sleep(fault.lasts)
+        await self._stage.end(signal.SIGKILL)
+        await self._up()
+
+    async def _term(self, *good: int) -> None:
+        fills = self._fills
         try:
             code = await self._stage.end(signal.SIGTERM)
         except TimeoutError:
             self.problems.append("the backend did not end within 40 s of SIGTERM")
-            await self._stage.end(signal.SIGKILL)
-        else:
-            if code and not self._disk_full:
-                self.problems.append(f"SIGTERM ended the backend with {code}")
-        await self._up()
+            return
+        if code and code not in good and fills == self._fills and not self._disk_full:
+            self.problems.append(f"SIGTERM ended the backend with {code}")
 
     async def _stop_backend(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
@@ -146,10 +174,12 @@ class Faults:
         await self._up()
 
     async def _up(self) -> None:
+        fills = self._fills
+        full = self._disk_full
         try:
             await self._stage.ensure_up()
         except DidNotStart as error:
-            if not self._disk_full:
+            if not full and fills == self._fills:
                 self.problems.append(f"the backend did not start: {error}")
 
     def _what_is_certain(self) -> Iterator[tuple[str, bool]]:
@@ -308,6 +338,7 @@ class Faults:
     async def _fill_disk(self, fault: Fault) -> None:
         self._tell(fault)
         self._disk_full += 1
+        self._fills += 1
         try:
             self._taint_all()
             self._stage.fill()

@@ -42,9 +42,11 @@ LIFE_FAULTS: Final = {
     "kill_all": 3,
     "kill_all_stalled": 6,
     "term_backend": 2,
+    "term_backend_in_start": 2,
+    "kill_backend_in_stop": 2,
     "stop_backend": 1,
 }
-"""What hits the backend's own process: one of them a round at most."""
+"""What hits the backend's own process: one after the other."""
 
 OTHER_FAULTS: Final = {
     "kill_agent": 6,
@@ -121,8 +123,7 @@ def plan_round(seed: str, number: int, *, mounted: bool) -> Round:
     acts = [_act(chance) for _ in range(chance.randint(5, 12))]
     others = OTHER_FAULTS | DISK_FAULTS
     faults = [_fault(chance, others) for _ in range(chance.choice((0, 1, 2, 2, 3, 4)))]
-    if chance.random() < 0.6:
-        faults.append(_fault(chance, LIFE_FAULTS))
+    faults += [_fault(chance, LIFE_FAULTS) for _ in range(chance.choice((0, 0, 0, 1, 1, 1, 1, 2, 2, 3)))]
     if not mounted:
         faults = [fault for fault in faults if fault.kind not in DISK_FAULTS]
     return Round(

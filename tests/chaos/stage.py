@@ -45,7 +45,9 @@ class Stage(Backend):
         super().__init__(directory, config=config, environment=FEW_SECONDS)
         self.mounted = mounted
         self.starts = 0
+        self.own_ends: list[str] = []
         self.family: set[Process] = set()
+        self._answered = False
         self._life = asyncio.Lock()
         self.user_home.mkdir(parents=True, exist_ok=True)
         if mounted:
@@ -64,6 +66,7 @@ class Stage(Backend):
         assert self._process is None, "the backend runs already"
         (self.home / "config.toml").write_text(self.config)
         self.starts += 1
+        self._answered = False
         self._process = self._spawn([sys.executable, "-m", "kandev", "serve", "--port", "0"])
 
     async def answering(self) -> None:
@@ -79,12 +82,15 @@ class Stage(Backend):
                     await asyncio.sleep(PACE)
         except TimeoutError:
             raise DidNotStart(f"it did not answer within {START_LIMIT_S:g} s:\n{self._log_tail()}") from None
+        self._answered = True
         self.meet()
 
     async def ensure_up(self) -> None:
         """Starts the backend unless it runs."""
         async with self._life:
             if not self.up:
+                if self._process is not None and self._answered:
+                    self.own_ends.append(f"it ended by itself, with {self._process.poll()}:\n{self._log_tail()}")
                 self._process = None
                 self.spawn()
             await self.answering()
