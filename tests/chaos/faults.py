@@ -184,7 +184,7 @@ class Faults:
 
     def _what_is_certain(self) -> Iterator[tuple[str, bool]]:
         """For each open turn whose writer is dead: whether its prompt's line was begun, by the whole journal."""
-        query = """SELECT turns.id, turns.line, last_event_seq, protocol_state, instance_id FROM turns
+        query = """SELECT turns.id, session_id, turns.line, last_event_seq, protocol_state, instance_id FROM turns
             JOIN executors_running USING (session_id, agent_execution_id) WHERE state = 'open'"""
         with tempfile.TemporaryDirectory() as copy:
             for name in ("kandev.db", "kandev.db-wal"):
@@ -192,7 +192,10 @@ class Faults:
                     shutil.copy(self._stage.home / name, copy)
             with contextlib.closing(sqlite3.connect(Path(copy) / "kandev.db")) as database:
                 turns = database.execute(query).fetchall()
-        for turn_id, line, position, state, instance_id in turns:
+        lasting = {part.session_id for part in self._parts}  # others may be deleted, and their turns with them
+        for turn_id, session_id, line, position, state, instance_id in turns:
+            if session_id not in lasting:
+                continue
             begun = decode_state(state).lines_begun
             for record in self._records(instance_id, position):
                 if isinstance(record, records.StdinLine):
