@@ -136,6 +136,9 @@ class Ingest:
         failpoint("ingest.before_commit")
         try:
             applied = await self._store(partial(batch.apply, session_id=ref.session_id, execution_id=ref.execution_id))
+        except asyncio.CancelledError:
+            self._waiters[:0] = waiters  # for `end`
+            raise
         except Exception as error:
             self._failed = error
             for waiter in (*waiters, *self._waiters):
@@ -183,10 +186,24 @@ class Ingest:
         if self._failed is not None:
             raise self._failed
         self.reader.batch.add(*changes)
+        await self._next_commit()
+
+    async def finish(self, error: AgentError) -> None:
+        """Commit the last batch of an agent that ended, then fail whoever still waits.
+
+        Nobody can add to it from here on: what came behind the end would be stored of an agent that is gone.
+        """
+        self._ended = error
+        if self._failed is not None:
+            raise self._failed
+        await self._next_commit()
+        self.end(error)
+
+    def _next_commit(self) -> "asyncio.Future[None]":
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         self._hurry()
-        await waiter
+        return waiter
 
     @property
     def open(self) -> bool:

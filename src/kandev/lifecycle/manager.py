@@ -84,6 +84,7 @@ class LifecycleManager:
         self._line_bytes = line_bytes
         self._agent_logs = agent_logs
         self._executions: dict[str, AgentExecution] = {}
+        self._stops: set[asyncio.Task[None]] = set()
         self._cannot_load: set[tuple[str, str]] = set()
         self.on_broken: Callable[[str], None] = lambda _session_id: None
 
@@ -258,9 +259,8 @@ class LifecycleManager:
         execution.ready = False
         ingest.reader.agent_ended(stderr=stderr, why=why)
         failpoint("agent.before_exit")
-        await ingest.flush()
+        await ingest.finish(_death(code, stderr))
         failpoint("agent.after_exit")
-        ingest.end(_death(code, stderr))
         await execution.runtime.stop_instance(execution.instance, grace_s=0)
         await execution.runtime.discard(execution.instance)
         failpoint("agent.after_discard")
@@ -283,9 +283,23 @@ class LifecycleManager:
         execution.ended.set()
 
     async def stop(self, execution: AgentExecution, *, why: str, grace_s: float) -> None:
-        """End an execution: close its stdin, wait, terminate, kill the tree. Returns when it is proven dead."""
+        """End an execution: close its stdin, wait, terminate, kill the tree. Returns when it is proven dead.
+
+        Whoever asked may be cancelled, but the end goes on: a start waits for it.
+        """
         if not execution.ending:
             execution.ending = why
+        stop = asyncio.create_task(self._stop(execution, grace_s), name=f"stop {execution.ref.session_id}")
+        self._stops.add(stop)
+        stop.add_done_callback(self._stopped)
+        await asyncio.shield(stop)
+
+    def _stopped(self, stop: "asyncio.Task[None]") -> None:
+        self._stops.discard(stop)
+        if not stop.cancelled():
+            stop.exception()  # whoever waits gets it too
+
+    async def _stop(self, execution: AgentExecution, grace_s: float) -> None:
         if execution.runner is None:
             await execution.runtime.stop_instance(execution.instance, grace_s=0)
             await execution.runtime.discard(execution.instance)

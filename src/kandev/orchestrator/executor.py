@@ -4,7 +4,8 @@ Specification: "Executor.ResumeSession", "persistResumeState", "startAgentProces
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -76,6 +77,7 @@ class Executor:
         self._services = services
         self._timing = timing
         self._starts: dict[str, Start] = {}
+        self._held_back: dict[str, asyncio.Event] = {}
         self.stopping = False
         self.on_ready: Callable[[str], None] = lambda _session_id: None
 
@@ -170,6 +172,8 @@ class Executor:
 
     async def _validate_and_lock(self, start: Start) -> tuple[TaskSession, ExecutorRunning]:
         """Read again what counts, now that this start is the only one (RACE-3)."""
+        while (released := self._held_back.get(start.session_id)) is not None:
+            await start.unless_given_up(released.wait())
         old = self._manager.get(start.session_id)
         if old is not None and not old.responding:
             await self._manager.stop(old, why="not_responding", grace_s=0)
@@ -381,6 +385,18 @@ class Executor:
         )
         failpoint("start.after_second_try")
         return True
+
+    @contextlib.asynccontextmanager
+    async def starts_held_back(self, session_id: str) -> AsyncIterator[None]:
+        """Until the block ends, a start of the session that begins waits before it reads anything (TOK-10)."""
+        while (other := self._held_back.get(session_id)) is not None:
+            await other.wait()
+        self._held_back[session_id] = released = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._held_back[session_id]
+            released.set()
 
     async def give_up(self, session_id: str, why: str) -> bool:
         """Give up the start under way, without grace and without its lock (RACE-6); False where there is none."""

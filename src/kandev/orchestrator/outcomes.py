@@ -114,14 +114,21 @@ def _settle(tx: Tx, session: TaskSession, cause: FailureCause, outcome: Outcome,
     if outcome.token is TokenFate.SET_ASIDE:
         set_token_aside(tx, session_id)
     # A launch has put the task in progress; without this it would stay so although none of its sessions runs.
-    failed = outcome.task_state is TaskState.FAILED
-    event_of_task = TaskEvent.SESSION_FAILED if failed else TaskEvent.SESSION_WAITING
-    events += move_task(tx, task_id, event_of_task, session_id=session_id)
+    if outcome.task_state is TaskState.FAILED:
+        events += move_task(tx, task_id, TaskEvent.SESSION_FAILED, session_id=session_id)
+    elif not _runs(tx, session_id):
+        events += move_task(tx, task_id, TaskEvent.SESSION_WAITING, session_id=session_id)
     if outcome.hold is not HoldReason.OPEN:
         events += hold_queue(tx, session_id, outcome.hold)
     if cause in COUNTED:
         events += count_failure(tx, session_id)
     return events
+
+
+def _runs(tx: Tx, session_id: str) -> bool:
+    """Tell whether a turn is open: its agent is being ended, and its end moves session and task."""
+    row = tx.one("session_get", id=session_id)
+    return row is not None and row["state"] == SessionState.RUNNING
 
 
 def _asks_for_login(error: KandevError) -> bool:

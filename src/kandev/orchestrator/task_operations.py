@@ -45,6 +45,7 @@ from kandev.store.rows import to_json
 from kandev.store.store import Store
 
 DECISIONS = frozenset({HoldReason.TOKEN_REJECTED, HoldReason.PARKED, HoldReason.MODE})
+STOP = "stop"  # the intent of a session that is being stopped
 ANOTHER_AGENT_SESSION = frozenset({"fresh_start", "retry_token"})  # actions of `recover` that need a new process
 
 
@@ -184,20 +185,27 @@ class TaskOperations:
         session = self._store.session(session_id, task_id=task_id)
         if session.state is SessionState.COMPLETED:
             raise SessionEnded("The session is COMPLETED, which is final.", reason="session_completed")
+        if session.intent not in {"", STOP}:
+            raise Conflict("The session is being completed or deleted.", reason="not_possible")
         if action not in recover_actions(session, self._store.executor(session_id)):
             raise Conflict(f"{action!r} is not possible for this session now.", reason="not_possible")
+        async with self._executor.starts_held_back(session_id):
+            await self._prepare_recovery(session, action)
+        answer = await self._executor.resume_session(session_id)
+        self._queue.kick(session_id)
+        return answer
+
+    async def _prepare_recovery(self, session: TaskSession, action: str) -> None:
+        """End what is in another agent session than is wanted now, and store what the next start is to do."""
         if action in ANOTHER_AGENT_SESSION:
-            await self._end_for_recovery(session_id)
+            await self._end_for_recovery(session.id)
         failpoint("recover.before_store")
         events = await self._store.write(lambda tx: _recover_job(tx, session, action))
         failpoint("recover.after_store")
         if action == "fresh_start":
-            await self._history.boundary(session_id)
+            await self._history.boundary(session.id)
             failpoint("recover.after_boundary")
         self._publish(events)
-        answer = await self._executor.resume_session(session_id)
-        self._queue.kick(session_id)
-        return answer
 
     async def _end_for_recovery(self, session_id: str) -> None:
         """End the agent that runs, or the start under way: it is in another agent session than is wanted now."""
@@ -261,7 +269,7 @@ class TaskOperations:
         if session.state is SessionState.COMPLETED:
             raise SessionEnded("The session is COMPLETED already.", reason="session_completed")
         failpoint("stop.before_intent")
-        await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent="stop", now=now()))
+        await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent=STOP, now=now()))
         failpoint("stop.after_intent")
         await self.end_agent(session_id, why="stopped")
         await self.finish_stop(session_id)
@@ -280,6 +288,9 @@ class TaskOperations:
         session = self._store.session(session_id)
 
         def job(tx: Tx) -> list[Event]:
+            row = tx.one("session_get", id=session_id)
+            if row is None or row["intent"] != STOP:
+                return []  # somebody recovered the session meanwhile, and that was the later wish
             events = move_session(tx, session_id, SessionEvent.STOP)
             events += hold_queue(tx, session_id, HoldReason.STOPPED)
             events += move_task(tx, session.task_id, TaskEvent.SESSION_STOPPED, session_id=session_id)
@@ -348,6 +359,9 @@ def _needs(session: TaskSession, permissions: int) -> str:
 
 def _recover_job(tx: Tx, session: TaskSession, action: str) -> list[Event]:
     """Reset what stands in the way, and set what the action asks for, in one transaction (TOK-10, CRASH-11)."""
+    row = tx.one("session_get", id=session.id)
+    if row is not None and row["intent"] != session.intent:
+        raise Conflict("The session was stopped meanwhile.", reason="not_possible")
     events = move_session(tx, session.id, SessionEvent.RECOVER)
     if events:  # the task was failed with it
         events += move_task(tx, session.task_id, TaskEvent.SESSION_WAITING, session_id=session.id)
