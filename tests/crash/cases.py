@@ -19,7 +19,8 @@ ANSWERED = "permission.before_answer>ingest"
 class Case(NamedTuple):
     """One kill. `sure`: whatever was acknowledged before had not reached the agent, or had been answered by it.
 
-    `before` is played by a backend that nobody armed, and that is then killed.
+    `before` is played by a backend that nobody armed, and that is then killed. `patient`: the client repeats what was
+    not answered; otherwise what was stored must be enough.
     """
 
     rule: str
@@ -28,6 +29,7 @@ class Case(NamedTuple):
     kind: str = "native"
     sure: bool = True
     before: Play | None = None
+    patient: bool = True
 
     @property
     def name(self) -> str:
@@ -39,6 +41,11 @@ def _at(rule: str, play: Play, *armed: str, **more: Any) -> Iterator[Case]:
     return (Case(rule, one, play, **more) for one in armed)
 
 
+def _kept(rule: str, play: Play, *armed: str) -> Iterator[Case]:
+    """What was asked for is stored: nobody has to ask again."""
+    return _at(rule, play, *armed, sure=False, patient=False)
+
+
 def _second(*names: str) -> tuple[str, ...]:
     return tuple(f"{name}:2" for name in names)
 
@@ -48,7 +55,7 @@ STARTING = ("agent.before_configure", "agent.before_start", "agent.after_start",
 OPENED = ("session.after_open", "session.after_settings", "start.before_ready", "start.after_ready")
 PIPE = ("before_commit", "after_commit", "after_publish", "before_send")
 READ = ("before_commit:1", "before_commit:4", "after_commit:2", "after_commit:7", "after_publish:3", "after_publish:9")
-DELETED = ("delete.before_intent", "delete.after_intent", "delete.after_agents", "delete.after_worktree")
+DELETED = ("delete.after_intent", "delete.after_agents", "delete.after_worktree", "delete.after_files")
 EXIT = ("agent.before_exit", "agent.after_exit", "agent.after_discard")
 
 BACKEND = [
@@ -87,19 +94,20 @@ BACKEND = [
     *_at("CRASH-11", plays.rejected, "token.set_aside", "start.before_failure", "start.after_failure"),
     *_at("CRASH-11", plays.not_restored, "start.before_second_try", "start.after_second_try"),
     *_at("CRASH-11", plays.fresh_start, "recover.before_store", "recover.after_store", "recover.after_boundary"),
-    *_at("CRASH-12", plays.cancel, "cancel.before_store", "cancel.after_store", sure=False),
-    *_at("CRASH-12", plays.cancel, "cancel.before_send", "cancel.after_send", sure=False),
-    *_at("CRASH-12", plays.cancel_unsent, "prompt.before_unsent", "prompt.after_unsent", sure=False),
-    *_at("CRASH-13", plays.stop, "stop.before_intent", "stop.after_intent", "agent.before_stop", sure=False),
-    *_at("CRASH-13", plays.stop, "agent.after_stop", "stop.before_finish", "stop.after_finish", sure=False),
-    *_at("CRASH-13", plays.complete, "complete.before_intent", "complete.after_intent", sure=False),
-    *_at("CRASH-13", plays.complete, "complete.before_finish", "complete.after_finish", sure=False),
-    *_at("CRASH-13", plays.delete_session, *DELETED, "delete.after_files"),
-    *_at("CRASH-13", plays.delete_session, "delete.before_session", "delete.after_session"),
-    *_at("CRASH-13", plays.delete_task, "delete.before_task", "delete.after_task"),
-    *_at("CRASH-13", plays.delete_with_branch, "worktree.before_move", "worktree.after_move"),
-    *_at("CRASH-13", plays.delete_with_branch, "worktree.before_forget", "worktree.after_forget"),
-    *_at("CRASH-13", plays.delete_with_branch, "worktree.before_branch", "worktree.after_branch"),
+    *_at("CRASH-12", plays.cancel, "cancel.before_store", sure=False),
+    *_kept("CRASH-12", plays.cancel, "cancel.after_store", "cancel.before_send", "cancel.after_send"),
+    *_kept("CRASH-12", plays.cancel_unsent, "prompt.before_unsent", "prompt.after_unsent"),
+    *_at("CRASH-13", plays.stop, "stop.before_intent", sure=False),
+    *_kept("CRASH-13", plays.stop, "stop.after_intent", "agent.before_stop", "agent.after_stop"),
+    *_kept("CRASH-13", plays.stop, "stop.before_finish", "stop.after_finish"),
+    *_at("CRASH-13", plays.complete, "complete.before_intent", sure=False),
+    *_kept("CRASH-13", plays.complete, "complete.after_intent", "complete.before_finish", "complete.after_finish"),
+    *_at("CRASH-13", plays.delete_session, "delete.before_intent"),
+    *_kept("CRASH-13", plays.delete_session, *DELETED, "delete.before_session", "delete.after_session"),
+    *_kept("CRASH-13", plays.delete_task, *DELETED, "delete.before_task", "delete.after_task"),
+    *_kept("CRASH-13", plays.delete_with_branch, "worktree.before_move", "worktree.after_move"),
+    *_kept("CRASH-13", plays.delete_with_branch, "worktree.before_forget", "worktree.after_forget"),
+    *_kept("CRASH-13", plays.delete_with_branch, "worktree.before_branch", "worktree.after_branch"),
     *_at("CRASH-14", plays.resume, *_second("prompt.after_claim", "prompt.before_send"), kind="history"),
     *_at("CRASH-14", plays.resume, f"{SENT}.after_commit", f"{SENT}.before_send", kind="history"),
     *_at("CRASH-14", plays.resume, f"{SENT}.after_send", kind="history", sure=False),
@@ -115,7 +123,7 @@ BACKEND = [
 RECONCILE = ("kill", "commit", "discard")
 START_UP = [
     *_at("STATE-1", plays.second, *(f"reconcile.{when}_{what}" for what in RECONCILE for when in ("before", "after"))),
-    *_at("CRASH-13", plays.stop, "intentions.before", "intentions.after"),
+    *_kept("CRASH-13", plays.stop, "intentions.before", "intentions.after"),
 ]
 """Kills of a backend that starts on what an earlier kill left."""
 

@@ -225,6 +225,10 @@ class Scene:
         async with self._connected():
             yield
 
+    def forget(self) -> None:
+        """The client is gone: nobody repeats what was not answered."""
+        self._unanswered.clear()
+
     async def repeat(self) -> None:
         """Sends again what was not answered; `refusals` has the reasons of what is refused now."""
         waiting, self._unanswered = self._unanswered, []

@@ -27,14 +27,16 @@ async def killed(directory: Path, case: Case) -> AsyncIterator[Scene]:
             await scene.play(case.before)
             await scene.backend.kill9()
         await scene.play_until_killed(case.play, armed=case.armed)
-        async with afterwards(scene):
+        async with afterwards(scene, case):
             yield scene
 
 
 @contextlib.asynccontextmanager
-async def afterwards(scene: Scene) -> AsyncIterator[None]:
+async def afterwards(scene: Scene, case: Case) -> AsyncIterator[None]:
     """The next start, or the backend that was not killed, until nothing is wrong at the end of the block."""
     scene.agent.update(start=[])
+    if not case.patient:
+        scene.forget()
     died = not scene.lives
     async with scene.restarted():
         if died:
@@ -203,7 +205,7 @@ async def test_crash_12_a_cancel_on_its_way(tmp_path: Path, case: Case) -> None:
 
 @of("CRASH-13")
 async def test_crash_13_a_promise_is_kept(tmp_path: Path, case: Case) -> None:
-    """Stop, complete and delete are carried out by the next start, or by the repeated request."""
+    """Stop, complete and delete are carried out by the next start, without being asked for again."""
     async with killed(tmp_path, case) as scene:
         await check_promise(scene, case)
 
@@ -280,7 +282,7 @@ async def test_state_1_killed_while_it_settles_what_a_kill_left(tmp_path: Path, 
     async with Scene.prepared(tmp_path, case.kind) as scene:
         await scene.play_until_killed(case.play, armed=f"{TURN}.after_commit:4")
         await scene.start_and_die(case.armed)
-        async with afterwards(scene):
+        async with afterwards(scene, case):
             turn = turn_of(scene, "second")
             assert turn["state"] == "interrupted"
             assert broken_chunks(turn["text"]) == []
@@ -294,7 +296,7 @@ async def test_crash_13_killed_while_a_promise_is_kept(tmp_path: Path, case: Cas
     async with Scene.prepared(tmp_path, case.kind) as scene:
         await scene.play_until_killed(case.play, armed="stop.after_intent")
         await scene.start_and_die(case.armed)
-        async with afterwards(scene):
+        async with afterwards(scene, case):
             await check_promise(scene, case)
 
 
