@@ -135,6 +135,7 @@ AGENTCTL = [
     *_at("CRASH-15", plays.say, "agentctl.after_start", "agentctl.after_identity", before=plays.launch),
     *_at("CRASH-15", plays.second, *(f"agentctl.{name}:4" for name in LINE[:1])),
     *_at("CRASH-15", plays.second, *(f"agentctl.{name}:4" for name in LINE[1:]), sure=False),
+    *_at("CRASH-15", plays.second_of_a_stubborn_agent, "agentctl.announced:4", "agentctl.after_written:4", sure=False),
     *_at("CRASH-15", plays.long_line, "agentctl.half_written", sure=False),
     *_at("CRASH-15", plays.second, "agentctl.before_journal:7", "agentctl.after_journal:7", sure=False),
     *_at("CRASH-15", plays.second, "agentctl.before_ack:2", "agentctl.after_ack:2", sure=False),

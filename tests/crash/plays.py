@@ -127,6 +127,13 @@ async def second(scene: Scene) -> None:
     await scene.say("second")
 
 
+async def second_of_a_stubborn_agent(scene: Scene) -> None:
+    """The same with an agent that outlives whoever held its stdin and its stdout."""
+    scene.agent.update(ignore_eof=True, ignore_sigterm=True, on={"session/prompt": HANGS})
+    await launch(scene)
+    await scene.say("second")
+
+
 async def long_line(scene: Scene) -> None:
     """A second prompt of a megabyte, which no pipe takes at once."""
     await launch(scene)

@@ -81,6 +81,7 @@ def test_every_failpoint_has_its_kill() -> None:
 async def test_crash_1_a_task_is_stored_whole_and_once(tmp_path: Path, case: Case) -> None:
     """The repeated request finds the task, with everything in it; its description is sent once."""
     async with killed(tmp_path, case) as scene:
+        assert scene.refusals == []
         await goes_on(scene)
         assert len((await scene.client.call("task.list"))["tasks"]) == 1
 
