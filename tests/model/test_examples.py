@@ -1,0 +1,182 @@
+"""What the model has found, each as an example of its own: it goes wrong where two things meet in one moment."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from model.acts import Acts
+from model.database import rows
+from model.world import World
+
+
+@pytest.fixture(params=range(3))
+def acts(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Acts]:
+    """A world of its own, in three orders of what may happen in any."""
+    with World(tmp_path / "home", seed=request.param) as world:
+        yield Acts(world)
+
+
+def stored(acts: Acts, column: str, number: int = 0) -> str:
+    """A column of a session, or of its row in executors_running."""
+    query = "SELECT * FROM task_sessions AS s JOIN executors_running AS e ON e.session_id = s.id WHERE s.id = ?"
+    return str(rows(acts.world.database.connection, query, acts.sessions[number].id)[0][column])
+
+
+def launched(acts: Acts, kind: str = "native", manner: str = "quick", *, start: bool = True) -> int:
+    """A new session, whose creation was answered."""
+    before = len(acts.sessions)
+    acts.launch(kind, manner, start=start)
+    acts.world.until(lambda: len(acts.sessions) > before)
+    return before
+
+
+def is_in(acts: Acts, state: str, number: int = 0) -> Callable[[], bool]:
+    """Whether a session is in a state."""
+    return lambda: (
+        rows(acts.world.database.connection, "SELECT state FROM task_sessions WHERE id = ?", acts.sessions[number].id)[
+            0
+        ]["state"]
+        == state
+    )
+
+
+def end(acts: Acts) -> None:
+    """Everything comes to an end, and nothing was wrong on the way."""
+    acts.settle()
+    acts.finish()
+    acts.require_lawful()
+
+
+def test_crash_11_recovered_and_killed_at_once(acts: Acts) -> None:
+    """The task does not stay FAILED beside a session that waits."""
+    launched(acts, start=False)
+    acts.next_start(0, "command missing")
+    acts.resume_queue(0)
+    acts.world.until(is_in(acts, "FAILED"))
+    acts.settle()
+    acts.recover(0, "resume")
+    acts.world.until(is_in(acts, "WAITING_FOR_INPUT"))
+    acts.restart(acts.world.kill)
+    end(acts)
+
+
+def test_prompt_8_first_prompt_is_withdrawn_while_its_agent_comes_up(acts: Acts) -> None:
+    """A task of which nothing runs and nothing waits is in review."""
+    launched(acts)
+    acts.world.until(is_in(acts, "STARTING"))
+    acts.withdraw(0)
+    end(acts)
+
+
+def test_prompt_7_first_prompt_is_held_as_soon_as_its_agent_is_up(acts: Acts) -> None:
+    """The same for a prompt that a cancel holds."""
+    launched(acts)
+    acts.world.until(lambda: stored(acts, "status") == "ready")
+    acts.cancel(0)
+    end(acts)
+
+
+def test_state_2_no_instance_can_be_made(acts: Acts) -> None:
+    """The row does not stay "creating", as if something were on its way."""
+    launched(acts, start=False)
+    acts.next_start(0, "no instance")
+    acts.resume_queue(0)
+    acts.world.until(is_in(acts, "FAILED"))
+    acts.settle()
+    acts.require_lawful()
+    assert stored(acts, "status") == "failed"
+    end(acts)
+
+
+def test_tok_5_an_unproven_token_that_is_put_back_is_unproven(acts: Acts) -> None:
+    """No turn had ended in it, so its rejection is no loss."""
+    launched(acts, manner="fail")
+    acts.settle()
+    acts.recover(0, "fresh_start")
+    acts.settle()
+    acts.recover(0, "retry_token")
+    end(acts)
+
+
+def test_crash_15_agentctl_goes_while_a_line_is_on_its_way(acts: Acts) -> None:
+    """Whoever sends is told that nobody took it; the queue is served again (PROMPT-3)."""
+    launched(acts)
+    acts.settle()
+    acts.freeze_agentctl(0)
+    acts.prompt(0, "quick")
+    acts.world.until(lambda: rows(acts.world.database.connection, "SELECT 1 FROM outbox"))
+    acts.world.settle(1.0)
+    acts.kill_agentctl(0)
+    end(acts)
+
+
+@pytest.mark.parametrize("moment", range(0, 60, 3))
+def test_race_5_agent_ends_in_the_moment_in_which_it_is_ready(tmp_path: Path, moment: int) -> None:
+    """Nothing is stored behind its end: no row says "ready" of an agent that is gone, and no start waits for ever."""
+    with World(tmp_path / "home", seed=moment) as world:
+        acts = Acts(world)
+        launched(acts)
+        world.until(lambda: world.machine.made)
+        world.run(moment)
+        acts.kill_agent(0)
+        end(acts)
+
+
+@pytest.mark.parametrize("moment", range(24))
+def test_tok_10_fresh_start_while_the_queue_is_served(tmp_path: Path, moment: int) -> None:
+    """The start that the queue asks for in between does not load the old session."""
+    with World(tmp_path / "home", seed=moment) as world:
+        acts = Acts(world)
+        launched(acts)
+        acts.settle()
+        acts.prompt(0, "ask")
+        acts.settle()
+        acts.prompt(0, "quick")
+        acts.restart(world.stop)
+        acts.resume_queue(0)
+        world.until(lambda: stored(acts, "status") == "ready")
+        world.run(moment)
+        acts.recover(0, "fresh_start")
+        end(acts)
+
+
+def test_race_7_stopped_and_recovered_while_its_agent_dies(acts: Acts) -> None:
+    """The later wish counts: no session is CANCELLED while its agent works."""
+    launched(acts, manner="die")
+    acts.prompt(0, "deaf")
+    acts.world.until(is_in(acts, "RUNNING"))
+    acts.stop(0)
+    acts.world.run(200)  # no time passes, so the stop still waits for an agent that has died by itself
+    acts.recover(0, "fresh_start")
+    end(acts)
+
+
+def test_race_6_cancelled_while_another_agent_makes_room(acts: Acts) -> None:
+    """The end of the other agent goes on without its asker; its session can be resumed."""
+    for number in range(2):
+        launched(acts)
+        acts.settle()
+        acts.require_lawful()
+        assert stored(acts, "status", number) == "ready"
+    third = launched(acts)
+    acts.world.until(lambda: any(execution.ending for execution in acts.world.backend.manager.all()))
+    acts.cancel(third)
+    acts.settle()
+    acts.resume(0)
+    acts.resume(1)
+    end(acts)
+
+
+@pytest.mark.parametrize("moment", range(12))
+def test_state_3_start_is_given_up_while_a_turn_runs(tmp_path: Path, moment: int) -> None:
+    """A start that comes to nothing moves no task of a session that runs: its agent is just being ended."""
+    with World(tmp_path / "home", seed=moment) as world:
+        acts = Acts(world)
+        launched(acts)
+        world.until(lambda: stored(acts, "status") == "ready")
+        world.run(moment)
+        acts.stop(0)
+        acts.resume(0, asked=True)
+        acts.stop(0)
+        end(acts)
