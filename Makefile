@@ -23,17 +23,19 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # The editable install of the tests serves every purpose; the plain one is made only where that is absent.
 INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 
-.PHONY: help demo serve test fuzz lint locks-name-no-host format bench chaos lock real-agents clean
+.PHONY: help demo serve test mutants fuzz lint locks-name-no-host format bench crash chaos lock real-agents clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo         a session that is killed, resumed, and still remembers: no network, under 15 seconds'
 	@echo 'make serve        the server on 127.0.0.1 (ARGS="--port 0")'
 	@echo 'make test         every test that this machine can run; says what it skipped and why (ARGS="-k resume")'
+	@echo 'make mutants      breaks each rule on purpose and expects its tests to turn red (ARGS="TOK-3 --jobs 4")'
 	@echo 'make fuzz         hostile input for every reader, with fresh examples (EXAMPLES=20000 of each kind)'
 	@echo 'make lint         ruff, mypy, and that no lock names a host'
 	@echo 'make format       lets ruff put the sources in order, and writes the table of rules in docs/recovery.md'
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
+	@echo 'make crash        a kill at every failpoint, a start, and what must hold then (minutes)'
 	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
 	@echo 'make real-agents  installs the agents that the tests drive (npm)'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
@@ -47,6 +49,10 @@ serve: $(INSTALLED)
 
 test: .venv/.tests
 	$(PY) -m pytest $(ARGS)
+
+# Breaks each rule on purpose, in a copy, and expects its tests to see it.
+mutants: .venv/.tests
+	$(PY) tests/mutants/run.py $(ARGS)
 
 # Fresh examples each time; `make test` runs a fixed few hundred.
 fuzz: .venv/.tests
@@ -73,6 +79,10 @@ bench: .venv/.tests
 	$(PY) -m benchmarks $(ARGS)
 
 # A seed is one schedule of faults; without one a fresh one is drawn and printed.
+# A kill at every failpoint of backend and agentctl, and a start: some minutes.
+crash: .venv/.tests
+	$(PY) -m pytest tests/crash $(ARGS)
+
 chaos: .venv/.tests
 	PYTHONPATH=tests $(PY) -m chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 

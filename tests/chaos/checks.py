@@ -62,6 +62,7 @@ class Checks:
     async def all(self) -> list[Violation]:
         """Look at everything."""
         found = [Violation(invariant="answers", what=text) for text in self._people.problems]
+        found += [Violation(invariant="answers", what=text) for tab in self._tabs for text in tab.problems]
         found += [Violation(invariant="life", what=text) for text in (*self._faults.problems, *self._stage.own_ends)]
         found += await self._rows()
         for part in self._parts:

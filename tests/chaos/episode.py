@@ -188,6 +188,9 @@ class Episode:
     async def _quiet(self) -> list[Violation]:
         """Every fault is undone: the backend runs, and what is under way comes to its end; then look."""
         self._people.answering = 1.0
+        for task in self._background:
+            if task.done():
+                task.result()  # somebody of ours gave up, and nothing that follows would mean anything
         if down := await self._up():
             return down
         loop = asyncio.get_running_loop()
@@ -206,7 +209,9 @@ class Episode:
         tab = self._tabs[0]
         for _ in range(20):
             waiting = self.stage.rows("SELECT DISTINCT session_id FROM queued_prompts")
-            ended = self.stage.rows("SELECT id FROM task_sessions WHERE state IN ('FAILED', 'CANCELLED')")
+            ended = self.stage.rows(
+                "SELECT id FROM task_sessions WHERE state IN ('FAILED', 'CANCELLED') OR parked_reason <> ''"
+            )
             ids = {row["session_id"] for row in waiting} | {row["id"] for row in ended}
             unserved = [part for part in self.parts if part.session_id in ids]
             for part in unserved:

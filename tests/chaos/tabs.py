@@ -20,6 +20,7 @@ class Tab:
     def __init__(self, name: str, stage: Stage) -> None:
         self.name = name
         self.mirrors: dict[str, Mirror] = {}
+        self.problems: list[str] = []
         self.connections = 0
         self.events = 0
         self._stage = stage
@@ -36,7 +37,9 @@ class Tab:
         while True:
             try:
                 await self._connection()
-            except (OSError, WebSocketException, TimeoutError):
+            except (OSError, WebSocketException, TimeoutError, CallFailed) as error:
+                if isinstance(error, CallFailed) and error.code != "UNAVAILABLE":
+                    self.problems.append(f"{self.name}: {error}")
                 await asyncio.sleep(AGAIN_S)
 
     async def _connection(self) -> None:

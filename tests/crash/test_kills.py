@@ -128,6 +128,8 @@ async def test_crash_6_killed_while_the_session_is_opened(tmp_path: Path, case: 
     async with killed(tmp_path, case) as scene:
         await goes_on(scene)
         assert await scene.session.texts("user") == [prompt.content for prompt in scene.prompts]
+        said = await scene.session.texts("agent")
+        assert len(said) == len(set(said)), "what was replayed is stored once more"
         if case.kind == "native" and case.play is not plays.launch:
             assert len(scene.agent.requests("session/new")) == 1
 

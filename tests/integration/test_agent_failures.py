@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from backend import Backend
-from conftest import Conversations
-from conversation import Cast, Conversation
+from conversation import Cast, Conversation, Conversations
 from wire_client import CallFailed
 
 CUT_TURN: dict[str, Any] = {

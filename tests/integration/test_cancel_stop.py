@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from backend import Backend
-from conftest import Conversations
-from conversation import Cast, Conversation
+from conversation import Cast, Conversation, Conversations
 from wire_client import CallFailed
 
 HANGS: dict[str, Any] = {"match": "hang", "steps": [{"text": "so far "}, "hang"]}

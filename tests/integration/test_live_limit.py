@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,10 @@ async def test_a_waiting_start_can_be_cancelled(tmp_path: Path, cast: Cast) -> N
         assert waiting.agent.pids() == []
 
 
+def _has_both(session: Conversation) -> bool:
+    return session.agent.prompts() == ["first", "second"]
+
+
 async def test_many_sessions_share_little_room(tmp_path: Path, cast: Cast) -> None:
     """Six sessions with two prompts each and room for two agents: everything is answered, never three at once."""
     async with limited(tmp_path, cast, max_live_agents=2) as client:
@@ -115,7 +120,7 @@ async def test_many_sessions_share_little_room(tmp_path: Path, cast: Cast) -> No
         for session in sessions:
             await session.call("message.add", content="second")
         for session in sessions:
-            await session.agent.until(lambda session=session: session.agent.prompts() == ["first", "second"])
+            await session.agent.until(partial(_has_both, session))
         assert sum(len(session.agent.alive()) for session in sessions) <= 2
         starts = [(entry["time"], 1) for session in sessions for entry in session.agent.events("start")]
         ends = [(entry["time"], -1) for session in sessions for entry in session.agent.events("eof")]

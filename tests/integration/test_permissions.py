@@ -3,14 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from backend import Backend
-from conftest import Conversations
-from conversation import Cast, Conversation
+from conversation import Cast, Conversation, Conversations
 from fakes import FakeAgent, Json, end
 from wire_client import CallFailed, Client
 
@@ -158,15 +158,17 @@ async def test_crash_10_an_answer_right_before_a_kill_is_kept(killable: Backend,
         assert refused.value.reason == "already_resolved"
 
 
+def _asks(title: str, payload: Json) -> bool:
+    return bool(payload["request"]["tool_call"]["title"] == title)
+
+
 async def test_wire_14_a_cancel_answers_every_request_with_cancelled(conversation: Conversations) -> None:
     """All pending requests are answered before the cancel is sent; the turn is cancelled, the requests too."""
     steps = [{"permission": "One", "wait": False}, {"permission": "Two", "wait": False}, {"permission": "Three"}]
     session = await conversation(on={"session/prompt": {"match": "ask", "steps": steps}}, description="ask first")
     await session.act("task.session.start")
     for title in ("One", "Two", "Three"):
-        await session.client.wait_event(
-            "permission.requested", lambda p, title=title: p["request"]["tool_call"]["title"] == title
-        )
+        await session.client.wait_event("permission.requested", partial(_asks, title))
     await session.act("task.session.cancel")
     assert (await session.turn_ended())["state"] == "cancelled"
     received = session.agent.received()

@@ -166,8 +166,9 @@ async def test_hist_2_the_gate_lets_through_what_is_no_content(conversation: Con
 
 async def test_hist_3_a_load_that_fails_half_way_leaves_the_transcript(conversation: Conversations) -> None:
     """The agent dies in the middle of its replay: token kept, nothing of the replay stored, the next resume is good."""
-    session = await conversation(resume=False, on={"session/load": {"times": 1, "steps": [{"replay": 1}, {"die": 5}]}})
+    session = await conversation(resume=False, on={"session/load": {"times": 1, "steps": [{"replay": 3}, {"die": 5}]}})
     await session.begin()
+    await session.say("second")
     before = await session.transcript()
     await session.lose_agent()
     failed = await session.fail_to_resume()

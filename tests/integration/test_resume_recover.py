@@ -2,7 +2,8 @@
 
 import pytest
 
-from conversation import Conversation, Conversations
+from backend import Backend
+from conversation import Cast, Conversation, Conversations
 
 GONE = {"error": {"code": -32002, "message": "Session not found"}}
 
@@ -210,3 +211,26 @@ async def test_recover_is_refused_while_a_turn_runs(conversation: Conversations)
     assert (await session.refused("task.session.recover", action="fresh_start")).reason == "turn_running"
     session.agent.open_gate("go")
     assert (await session.turn_ended())["state"] == "completed"
+
+
+async def test_tok_10_a_fresh_start_that_cannot_be_written_changes_nothing(killable: Backend, cast: Cast) -> None:
+    """Its boundary finds no place in the history: refused, all is as it was, and nothing is started; later it works."""
+    async with killable.client() as client:
+        session = await cast.conversation(client, "history")
+        await session.begin()
+        await session.act("task.session.stop")
+    await killable.restart()
+    history = killable.home / "sessions" / f"{session.id}.jsonl"
+    kept = history.rename(history.with_suffix(".kept"))
+    history.mkdir()
+    async with killable.client() as client:
+        await session.follow(client)
+        await session.refused("task.session.recover", action="fresh_start")
+        assert await session.states() == ("CANCELLED", "REVIEW")
+        assert (await session.queue())[1] == "stopped"
+        assert session.agent.alive() == []
+        history.rmdir()
+        kept.rename(history)
+        assert (await session.recover("fresh_start"))["how"] == "idle"
+        await session.say("second")
+        assert session.agent.prompts() == ["first", "second"]

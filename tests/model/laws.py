@@ -32,6 +32,7 @@ TASK_OF_SESSION = {
     "COMPLETED": {"COMPLETED"},
 }
 LIVE_ROWS = {"creating", "starting", "ready"}
+ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
 
 SESSIONS = """
 SELECT s.id, s.state, s.queue_held, s.intent, s.parked_reason, t.state AS task, e.status,
@@ -195,6 +196,8 @@ class Laws:
             yield f"session {session_id} has a row that is {session['status']}, and no agent"
         if execution is not None and execution.ref.execution_id != session["execution"]:
             yield f"the live execution of session {session_id} is not the one of its row"
+        if state in ENDED and not session["intent"] and (execution is not None or starting):
+            yield f"session {session_id} is {state} and has an agent"
         if self.world.machine.live(session_id) is not None and execution is None and not starting:
             yield f"an agent of session {session_id} lives, and the backend does not know it"
 

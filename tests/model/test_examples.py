@@ -152,6 +152,35 @@ def test_race_7_stopped_and_recovered_while_its_agent_dies(acts: Acts) -> None:
     end(acts)
 
 
+@pytest.mark.parametrize("moment", range(0, 40, 2))
+def test_race_3_resumed_while_it_is_being_stopped(tmp_path: Path, moment: int) -> None:
+    """The resume waits for the end of the agent, reads the state again, and starts nothing."""
+    with World(tmp_path / "home", seed=moment) as world:
+        acts = Acts(world)
+        launched(acts)
+        acts.settle()
+        acts.stop(0)
+        world.until(lambda: world.backend.manager.all()[0].ending)
+        acts.resume(0)
+        world.run(moment)
+        acts.resume(0)
+        acts.settle()
+        acts.require_lawful()
+        assert stored(acts, "state") == "CANCELLED"
+
+
+def test_race_10_resumed_while_its_agent_is_being_ended(acts: Acts) -> None:
+    """The next process starts when the old one is proven dead: the machine never has two of one session."""
+    launched(acts)
+    acts.settle()
+    manager = acts.world.backend.manager
+    acts.world.ask(manager.stop, manager.all()[0], why="idle", grace_s=5.0)
+    acts.world.run(3)
+    acts.resume(0)
+    acts.world.run(200)
+    end(acts)
+
+
 def test_race_6_cancelled_while_another_agent_makes_room(acts: Acts) -> None:
     """The end of the other agent goes on without its asker; its session can be resumed."""
     for number in range(2):

@@ -29,6 +29,7 @@ MEMORY = "/dev/shm"  # the files are real, their disk need not be
 which = st.integers(0, 2)
 steps = st.sampled_from([0, 1, 3, 7, 15, 40, 100])
 
+
 class SessionModel(RuleBasedStateMachine):
     """Three sessions at most, of which two may have an agent at a time."""
 

@@ -97,6 +97,7 @@ UNKNOWN_SESSION: list[Error] = [
 ]
 LOGIN: list[Error] = [
     missing(-32000, "Authentication required"),  # copilot
+    missing(-32000, "Sorry, not now."),  # the code alone says it, whatever the words
     missing(
         -32000,
         "Authentication required: Auggie does not currently support authenticating over ACP. Please run `auggie login`"

@@ -118,7 +118,7 @@ def store_resume_token(
     leaves that as it is for the same token. A write without `last_message_uuid` keeps the stored one (TOK-6).
     """
     stored = tx.one("executor_get", session_id=ref.session_id)
-    if not token or stored is None or stored["agent_execution_id"] != ref.execution_id:
+    if not token or stored is None:
         return
     row = from_row(ExecutorRunning, stored)
     metadata = dict(row.metadata)

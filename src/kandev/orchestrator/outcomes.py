@@ -59,16 +59,18 @@ async def record_failure(
     session = store.session(start.session_id)
     settings = msgspec.json.decode(store.settings(session.id).agent_config)
     cause = cause_of(error, start, login=_asks_for_login(error))
-    lives = any(other.state in LIVES for other in store.sessions(session.task_id) if other.id != session.id)
-    outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
     login_hint = settings.get("login_hint", "")
-    notice = _notice(cause, error, outcome, login_hint=login_hint)
+    notice = _notice(cause, error, login_hint=login_hint)
     said = [notices.placed_notice(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
         said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
     stored = start.outcome(error=error.message, reason=str(cause))
 
     def job(tx: Tx) -> list[Event]:
+        # Inside: another session of the task may fail in the same moment, and one of the two is the last (STATE-8).
+        others = tx.all("session_states_of_task", task_id=session.task_id, except_id=session.id)
+        lives = any(SessionState(other["state"]) in LIVES for other in others)
+        outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
         events = _settle(tx, session, cause, outcome, error.message)
         if start.execution_id:
             tx.one(
@@ -137,7 +139,7 @@ def _asks_for_login(error: KandevError) -> bool:
     return classify_prompt_failure(error.error, session_id="") is PromptFailure.LOGIN
 
 
-def _notice(cause: FailureCause, error: KandevError, outcome: Outcome, *, login_hint: str) -> Notice | None:
+def _notice(cause: FailureCause, error: KandevError, *, login_hint: str) -> Notice | None:
     """UI-4: what happened, what was kept, and which action goes on."""
     if cause in QUIET:
         return None
@@ -157,10 +159,11 @@ def _notice(cause: FailureCause, error: KandevError, outcome: Outcome, *, login_
         FailureCause.START_FAILED: f"The agent could not be started: {error.message}",
     }
     text = f"{texts.get(cause, error.message)} {kept}"
+    actions = classify_failure(cause, turn_open=False, other_session_lives=False).actions
     return Notice(
         type="error" if cause is FailureCause.START_FAILED else "status",
         content=text,
-        metadata={"kind": str(cause), "actions": list(outcome.actions), **_died_details(error)},
+        metadata={"kind": str(cause), "actions": list(actions), **_died_details(error)},
     )
 
 

@@ -200,11 +200,12 @@ class TaskOperations:
         if action in ANOTHER_AGENT_SESSION:
             await self._end_for_recovery(session.id)
         failpoint("recover.before_store")
-        events = await self._store.write(lambda tx: _recover_job(tx, session, action))
-        failpoint("recover.after_store")
         if action == "fresh_start":
+            # First, because it may find no room, and because what is stored starts an agent by itself (TOK-10).
             await self._history.boundary(session.id)
             failpoint("recover.after_boundary")
+        events = await self._store.write(lambda tx: _recover_job(tx, session, action))
+        failpoint("recover.after_store")
         self._publish(events)
 
     async def _end_for_recovery(self, session_id: str) -> None:
