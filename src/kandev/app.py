@@ -205,7 +205,11 @@ class Backend:
         for runtime in self._runtimes.values():
             if isinstance(runtime, StandaloneRuntime):
                 self._supervisor.spawn(runtime.warm_up(), "fork server")
-        await self._reconciler.run()
+        gc.disable()  # what a settled session allocates is freed by its counts alone
+        try:
+            await self._reconciler.run()
+        finally:
+            gc.enable()
         self._handlers.after = self._after
         self.executor.on_ready = self._start_ended
         self.manager.on_broken = self._broken
