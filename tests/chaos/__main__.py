@@ -10,13 +10,14 @@ import sys
 import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from chaos.episode import Outcome, play
-from chaos.report import summary
+from chaos.report import Summary
 
 EPISODE_ROUNDS: Final = 20
 """Rounds on one home; then the next episode begins with a fresh one."""
@@ -32,6 +33,7 @@ def main() -> int:
     parser.add_argument("--episode-rounds", type=int, default=EPISODE_ROUNDS, help="rounds on one home")
     parser.add_argument("--parallel", type=int, default=2, help="so many episodes at once")
     parser.add_argument("--keep", type=Path, help="where the files of a failing round are kept")
+    parser.add_argument("--json", type=Path, help="where the summary is written, too")
     arguments = parser.parse_args()
     if INSIDE not in os.environ:
         _enter_mounts()
@@ -40,12 +42,16 @@ def main() -> int:
         _say("No private mount is allowed here: no disk is filled in this run.")
     keep = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-kept-"))
     run = Run(arguments.seed or secrets.token_hex(3), mounted=mounted, keep=keep)
-    _say(f"seed {run.seed}")
+    _say(f"seed {run.summary.seed}")
     if arguments.episode is not None:
         lengths = {arguments.episode: arguments.rounds}
     else:
         lengths = episode_lengths(arguments.rounds, arguments.episode_rounds)
-    return asyncio.run(run.play(lengths, parallel=arguments.parallel))
+    asyncio.run(run.play(lengths, parallel=arguments.parallel))
+    _say(str(run.summary))
+    if arguments.json:
+        arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(run.summary)))
+    return 1 if run.summary.violations else 0
 
 
 def episode_lengths(rounds: int, each: int) -> dict[int, int]:
@@ -76,36 +82,35 @@ class Run:
     """All episodes of a seed, and what they gave."""
 
     def __init__(self, seed: str, *, mounted: bool, keep: Path) -> None:
-        self.seed = seed
+        self.summary = Summary(seed=seed)
         self._mounted = mounted
         self._keep = keep
-        self._faults: Counter[str] = Counter()
-        self._counts: Counter[str] = Counter()
-        self._rounds = 0
-        self._failed = 0
 
-    async def play(self, lengths: Mapping[int, int], *, parallel: int) -> int:
-        """Play the episodes, tell of each, and return the exit code."""
+    async def play(self, lengths: Mapping[int, int], *, parallel: int) -> None:
+        """Play the episodes and tell of each."""
         began = time.monotonic()
         places = asyncio.Semaphore(parallel)
         async with asyncio.TaskGroup() as group:
             for number, rounds in lengths.items():
                 group.create_task(self._episode(number, rounds, places))
-        _say(summary(self._rounds, time.monotonic() - began, self._faults, self._counts, self._failed))
-        return 1 if self._failed else 0
+        self.summary.seconds = time.monotonic() - began
 
     async def _episode(self, number: int, rounds: int, places: asyncio.Semaphore) -> None:
+        summary = self.summary
         async with places:
             try:
-                outcome = await play(f"{self.seed}/{number}", rounds, mounted=self._mounted, keep=self._keep)
+                outcome = await play(f"{summary.seed}/{number}", rounds, mounted=self._mounted, keep=self._keep)
             except Exception:  # noqa: BLE001  # the other episodes go on, and the run fails
-                outcome = Outcome(reports=[f"VIOLATION: seed {self.seed}, episode {number}\n{traceback.format_exc()}"])
+                outcome = Outcome(
+                    reports=[f"VIOLATION: seed {summary.seed}, episode {number}\n{traceback.format_exc()}"]
+                )
         for report in outcome.reports:
             _say(f"\n{report}\n")
-        self._failed += len(outcome.reports)
-        self._rounds += outcome.rounds
-        self._faults += outcome.faults
-        self._counts += outcome.counts
+        summary.violations += len(outcome.reports)
+        summary.rounds += outcome.rounds
+        summary.faults += outcome.faults
+        summary.kills += outcome.kills
+        summary.counted += outcome.counts
         _say(f"episode {number}: {outcome.rounds} rounds in {outcome.seconds:.0f} s")
 
 

@@ -44,6 +44,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     rounds: int = 0
     counts: Counter[str] = msgspec.field(default_factory=Counter)
     faults: Counter[str] = msgspec.field(default_factory=Counter)
+    kills: Counter[str] = msgspec.field(default_factory=Counter)
     reports: list[str] = msgspec.field(default_factory=list)
     seconds: float = 0.0
 
@@ -146,8 +147,9 @@ class Episode:
         if found:
             self.outcome.reports.append(self._report(plan, found, keep))
         self.outcome.faults = self._faults.counts
+        self.outcome.kills = self._faults.kills
         self.outcome.counts = self._people.counts + self._checks.counts
-        self.outcome.counts["starts of the backend"] = self.stage.starts
+        self.outcome.counts["starts"] = self.stage.starts
 
     async def _round(self, plan: Round) -> list[Violation]:
         self._faults.told.clear()

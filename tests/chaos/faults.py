@@ -33,12 +33,14 @@ AMBUSH_S: Final = 2.0
 class Faults:
     """Strikes on one stage.
 
-    `tainted` are agents whose agentctl was hit: what was not journalled is lost, honestly. `last_words` is, by the
-    agent's pid, the last chunk that was journalled when its agentctl was killed.
+    `counts` are faults by kind, `kills` the processes that SIGKILL reached, by what they were. `tainted` are agents
+    whose agentctl was hit: what was not journalled is lost, honestly. `last_words` is, by the agent's pid, the last
+    chunk that was journalled when its agentctl was killed.
     """
 
     def __init__(self, stage: Stage, parts: Sequence[Part], tabs: Sequence[Tab]) -> None:
         self.counts: Counter[str] = Counter()
+        self.kills: Counter[str] = Counter()
         self.told: list[str] = []
         self.problems: list[str] = []
         self.tainted: set[int] = set()
@@ -69,16 +71,19 @@ class Faults:
 
     async def _kill_backend(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
-        await self._stage.end(signal.SIGKILL)
+        await self._kill_backend_now()
         await asyncio.sleep(fault.lasts if fault.target % 2 else 0)
         await self._up()
 
+    async def _kill_backend_now(self) -> None:
+        self.kills["backend"] += await self._stage.end(signal.SIGKILL) == -signal.SIGKILL
+
     async def _kill_backend_in_start(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
-        await self._stage.end(signal.SIGKILL)
+        await self._kill_backend_now()
         self._stage.spawn()
         await asyncio.sleep(fault.lasts)
-        await self._stage.end(signal.SIGKILL)
+        await self._kill_backend_now()
         await self._up()
 
     async def _term_backend(self, fault: Fault) -> None:
@@ -88,7 +93,7 @@ class Faults:
 
     async def _term_backend_in_start(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
-        await self._stage.end(signal.SIGKILL)
+        await self._kill_backend_now()
         self._stage.spawn()
         await asyncio.sleep(fault.lasts)
         await self._term(EARLY)
@@ -98,7 +103,7 @@ class Faults:
         self._tell(fault, str(self._stage.pid))
         os.kill(self._stage.pid, signal.SIGTERM)
         await asyncio.sleep(fault.lasts)
-        await self._stage.end(signal.SIGKILL)
+        await self._kill_backend_now()
         await self._up()
 
     async def _term(self, *good: int) -> None:
@@ -134,12 +139,12 @@ class Faults:
         self._tell(fault, str(self._stage.pid))
         self._signal_pid(self._stage.pid, signal.SIGSTOP)
         await asyncio.sleep(fault.lasts)
-        await self._stage.end(signal.SIGKILL)
+        await self._kill_backend_now()
         await self._up()
 
     async def _ambush_backend(self, fault: Fault) -> None:
         if await self._seen(fault):
-            await self._stage.end(signal.SIGKILL)
+            await self._kill_backend_now()
             await self._up()
 
     async def _kill_all_stalled(self, fault: Fault) -> None:
@@ -156,19 +161,19 @@ class Faults:
         self._tell(fault, str(pid))
         self._signal_pid(pid, signal.SIGSTOP)
         # Agentctls that lost their fork server are not below the backend any more.
-        victims = [
-            one for root in (pid, *(found[0] for found in self._agentctls())) for one in (root, *descendants(root))
-        ]
+        agentctls = [found[0] for found in self._agentctls()]
+        victims = {one for root in (pid, *agentctls) for one in (root, *descendants(root))}
         for one in victims:
             self._signal_pid(one, signal.SIGSTOP)
+        agents = {one for root in agentctls for one in children(root)}
         stage.meet()
         for row in stage.glance(LIVE_ROWS):
             self._hear(row["instance_id"])
-        self.tainted |= set(victims)
-        for one in victims:
-            if one != pid:
-                self._signal_pid(one, signal.SIGKILL)
-        await stage.end(signal.SIGKILL)
+        self.tainted |= victims
+        for one in victims - {pid}:
+            whom = "agentctl" if one in agentctls else "agent" if one in agents else "fork server or tool"
+            self._kill_pid(one, whom)
+        await self._kill_backend_now()
         await asyncio.sleep(0.05)
         self.certain |= dict(self._what_is_certain())
         await self._up()
@@ -231,7 +236,7 @@ class Faults:
     async def _kill_agent(self, fault: Fault) -> None:
         if (victim := self._an_agent(fault)) is not None:
             self._tell(fault, str(victim[0]))
-            self._signal(victim, signal.SIGKILL)
+            self._kill(victim, "agent")
 
     async def _stop_agent(self, fault: Fault) -> None:
         if (victim := self._an_agent(fault)) is not None:
@@ -256,12 +261,12 @@ class Faults:
         self.tainted |= set(descendants(victim[0]))
         for row in self._stage.glance("SELECT * FROM executors_running WHERE agentctl_pid = ?", victim[0]):
             self._hear(row["instance_id"])
-        self._signal(victim, signal.SIGKILL)
+        self._kill(victim, "agentctl")
 
     async def _ambush_agent(self, fault: Fault) -> None:
         if session_id := await self._seen(fault):
             for pid in next(part for part in self._parts if part.session_id == session_id).agent.pids()[-1:]:
-                self._signal_pid(pid, signal.SIGKILL)
+                self._kill_pid(pid, "agent")
 
     async def _ambush_agentctl(self, fault: Fault) -> None:
         if session_id := await self._seen(fault):
@@ -292,7 +297,7 @@ class Faults:
     async def _kill_fork_server(self, fault: Fault) -> None:
         for pid in children(self._stage.pid) if self._stage.up else ():
             self._tell(fault, str(pid))
-            self._signal_pid(pid, signal.SIGKILL)
+            self._kill_pid(pid, "fork server or tool")
 
     def _an_agent(self, fault: Fault) -> Process | None:
         alive = [pid for part in self._parts for pid in part.agent.pids()[-1:]]
@@ -318,12 +323,26 @@ class Faults:
         finally:
             self._signal(victim, signal.SIGCONT)
 
-    def _signal(self, victim: Process, number: signal.Signals) -> None:
+    def _kill(self, victim: Process, whom: str) -> None:
+        self.kills[whom] += self._signal(victim, signal.SIGKILL)
+
+    def _kill_pid(self, pid: int, whom: str) -> None:
+        stat = process_stat(pid)
+        if stat is not None:
+            self._kill((pid, stat.start_time), whom)
+
+    def _signal(self, victim: Process, number: signal.Signals) -> bool:
+        """Whether the process was still there to get it; one that has ended gets nothing."""
         pidfd = open_process(*victim)
-        if pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, number)
+        if pidfd is None:
+            return False
+        try:
+            signal.pidfd_send_signal(pidfd, number)
+        except ProcessLookupError:
+            return False
+        finally:
             os.close(pidfd)
+        return True
 
     def _signal_pid(self, pid: int, number: signal.Signals) -> None:
         stat = process_stat(pid)

@@ -75,7 +75,7 @@ class People:
         """Sends a prompt until it is answered; from several tabs at once under one id where `others` are given."""
         text = self.next_text(kind)
         sent = part.sent[text] = Sent(client_id=f"c-{text}", text=text)
-        self.counts["prompts"] += 1
+        self.counts["prompts sent"] += 1
         answers = await asyncio.gather(*(self._send(part, one, sent) for one in (tab, *others)))
         ids = {answer for answer in answers if answer}
         if len(ids) > 1:

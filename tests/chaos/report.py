@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from chaos.cast import Part
 from chaos.checks import Violation
 from chaos.schedule import Round
@@ -76,10 +78,20 @@ def _chosen(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return {name: row[name] for name in names if row[name] not in {"", 0}}
 
 
-def summary(rounds: int, seconds: float, faults: Counter[str], counts: Counter[str], violations: int) -> str:
-    """Return the table at the end of a run."""
-    lines = [f"{rounds} rounds in {seconds:.0f} s, {sum(faults.values())} faults, {violations} violations", ""]
-    for title, table in (("faults", faults), ("counted", counts)):
-        lines.append(title)
-        lines += [f"  {name:<50} {times:>10,}" for name, times in sorted(table.items())]
-    return "\n".join(lines)
+class Summary(msgspec.Struct, kw_only=True):
+    """What a run gave, as it is printed at its end and written as JSON. `kills` are processes that SIGKILL reached."""
+
+    seed: str
+    rounds: int = 0
+    seconds: float = 0.0
+    violations: int = 0
+    faults: Counter[str] = msgspec.field(default_factory=Counter)
+    kills: Counter[str] = msgspec.field(default_factory=Counter)
+    counted: Counter[str] = msgspec.field(default_factory=Counter)
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed}: {self.rounds} rounds in {self.seconds:.0f} s, {self.violations} violations"]
+        for title, table in (("faults", self.faults), ("kills", self.kills), ("counted", self.counted)):
+            lines += ["", f"{title:<52} {sum(table.values()) if title != 'counted' else '':>10}"]
+            lines += [f"  {name:<50} {times:>10,}" for name, times in sorted(table.items())]
+        return "\n".join(lines)
