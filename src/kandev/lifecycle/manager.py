@@ -12,7 +12,6 @@ import msgspec
 import structlog
 
 from kandev.agentctl.failpoints import failpoint
-from kandev.agentctl.segments import journal_in, read_journal
 from kandev.agents.base import AgentConfig, launch_command, launch_environment, mcp_servers_for_launch
 from kandev.domain.constants import Timing
 from kandev.domain.models import Event, Message
@@ -20,12 +19,13 @@ from kandev.domain.models import now as stamp
 from kandev.domain.resume import LaunchAgentRequest
 from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError
 from kandev.lifecycle.agent_logs import AgentLogs
-from kandev.lifecycle.batch import Applied, Superseded
+from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.ingest import Ingest
 from kandev.lifecycle.protocol_state import ProtocolState
 from kandev.lifecycle.reader import Reader
+from kandev.lifecycle.running import Running
 from kandev.lifecycle.session import (
     History,
     InitialPrompt,
@@ -33,7 +33,6 @@ from kandev.lifecycle.session import (
     dispatch_initial_prompt,
     initialize_agent_session,
 )
-from kandev.lifecycle.silence import watch_agentctl, watch_silence
 from kandev.runtimes.agentctl_client import AgentProcess
 from kandev.runtimes.base import Instance, InstanceRequest, Runtime
 from kandev.store.database import Tx
@@ -82,7 +81,13 @@ class LifecycleManager:
         self._publish = publish
         self._timing = timing
         self._line_bytes = line_bytes
-        self._agent_logs = agent_logs
+        self._running = Running(
+            timing=timing,
+            publish=publish,
+            agent_logs=agent_logs,
+            forget=self._forget,
+            broken=lambda session_id: self.on_broken(session_id),  # noqa: PLW0108 - set once all is built
+        )
         self._executions: dict[str, AgentExecution] = {}
         self._stops: set[asyncio.Task[None]] = set()
         self._cannot_load: set[tuple[str, str]] = set()
@@ -185,7 +190,7 @@ class LifecycleManager:
         failpoint("agent.after_start")
         execution.require_not_ending()
         # Not before: where no agent was started, no record ends the journal, and its reader would wait for ever.
-        execution.runner = asyncio.create_task(self._run(execution), name=f"execution {request.session_id}")
+        execution.runner = asyncio.create_task(self._running.run(execution), name=f"execution {request.session_id}")
         execution.ingest.reader.batch.add(_agent_started(execution, process))
         restored = await initialize_agent_session(
             execution,
@@ -204,77 +209,6 @@ class LifecycleManager:
         request = execution.request
         token = request.acp_session_id if request.token_proven else ""
         return launch_command(execution.config, token=token, last_message_uuid=request.last_message_uuid)
-
-    async def _run(self, execution: AgentExecution) -> None:
-        """Read until the agent ended, then close what it left, once (RACE-9)."""
-        ingest = execution.ingest
-        workers = [
-            asyncio.create_task(ingest.commit_loop(), name="commit"),
-            asyncio.create_task(ingest.send_loop(execution.client), name="send"),
-            asyncio.create_task(ingest.ack_loop(execution.client), name="ack"),
-            asyncio.create_task(self._watch_silence(execution), name="silence"),
-            asyncio.create_task(self._watch_agentctl(execution), name="agentctl"),
-        ]
-        reading = asyncio.create_task(ingest.read(execution.client), name="read")
-        try:
-            await asyncio.wait([reading, *workers], return_when=asyncio.FIRST_COMPLETED)
-            for worker in workers:
-                if worker.done():
-                    await worker  # raises what ended it
-            await self._agent_ended(execution, reading)
-        except Superseded:
-            reading.cancel()
-            await self._abandon(execution)
-        except Exception:
-            log.exception("execution.broken", session_id=execution.ref.session_id)
-            reading.cancel()
-            await self._abandon(execution)
-            self.on_broken(execution.ref.session_id)
-        finally:
-            for task in (*workers, reading):
-                task.cancel()
-            await asyncio.gather(*workers, reading, return_exceptions=True)
-            self._forget(execution)
-
-    async def _watch_silence(self, execution: AgentExecution) -> None:
-        await watch_silence(execution, notice_s=self._timing.stall_notice_s, publish=self._publish)
-
-    async def _watch_agentctl(self, execution: AgentExecution) -> None:
-        await watch_agentctl(execution, silent_s=self._timing.agentctl_silent_s, publish=self._publish)
-
-    async def _agent_ended(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
-        ingest = execution.ingest
-        lost = reading.exception()
-        if lost is not None or ingest.reader.state.exited is None:
-            log.warning("execution.agentctl_lost", session_id=execution.ref.session_id, error=str(lost))
-            await execution.runtime.clear_leftover(execution.instance)
-            journal = journal_in(execution.instance.directory)
-            await ingest.absorb_all(read_journal(journal, ingest.reader.position))
-        stderr = await self._stderr(execution)
-        self._agent_logs.keep(execution.ref.session_id, execution.instance.directory)
-        exited = ingest.reader.state.exited
-        code = exited.code if exited else None
-        why = execution.ending or ("" if execution.ready else "start_failed")
-        # From here on nobody takes it for a live agent: whoever is told of the end may resume at once.
-        execution.ready = False
-        ingest.reader.agent_ended(stderr=stderr, why=why)
-        failpoint("agent.before_exit")
-        await ingest.finish(_death(code, stderr))
-        failpoint("agent.after_exit")
-        await execution.runtime.stop_instance(execution.instance, grace_s=0)
-        await execution.runtime.discard(execution.instance)
-        failpoint("agent.after_discard")
-
-    async def _stderr(self, execution: AgentExecution) -> str:
-        try:
-            return await execution.client.stderr_tail()
-        except AgentctlError:
-            return ""
-
-    async def _abandon(self, execution: AgentExecution) -> None:
-        """The ingest cannot go on: another execution owns the session, or the program is wrong. Nothing is written."""
-        execution.ingest.end(AgentDied("This run of the agent was replaced."))
-        await execution.runtime.stop_instance(execution.instance, grace_s=0)
 
     def _forget(self, execution: AgentExecution) -> None:
         if self._executions.get(execution.ref.session_id) is execution:
@@ -350,8 +284,3 @@ def _agent_started(execution: AgentExecution, process: AgentProcess) -> Callable
         )
 
     return change
-
-
-def _death(code: int | None, stderr: str) -> AgentDied:
-    text = f"The agent ended with exit code {code}." if code is not None else "The agent was killed."
-    return AgentDied(f"{text} {stderr[-400:]}".strip(), exit_code=code, stderr=stderr)

@@ -1,0 +1,115 @@
+"""What goes on for an agent that runs: its loops, and its end, which is closed once (RACE-9)."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from kandev.agentctl.failpoints import failpoint
+from kandev.agentctl.segments import journal_in, read_journal
+from kandev.domain.constants import Timing
+from kandev.domain.models import Event
+from kandev.errors import AgentctlError, AgentDied
+from kandev.lifecycle.agent_logs import AgentLogs
+from kandev.lifecycle.batch import Superseded
+from kandev.lifecycle.execution import AgentExecution
+from kandev.lifecycle.silence import watch_agentctl, watch_silence
+
+log = structlog.get_logger(__name__)
+
+
+class Running:
+    """Goes along with each agent until it ended; `forget` is called last, `broken` after an error of our own."""
+
+    def __init__(
+        self,
+        *,
+        timing: Timing,
+        publish: Callable[[Sequence[Event]], None],
+        agent_logs: AgentLogs,
+        forget: Callable[[AgentExecution], None],
+        broken: Callable[[str], None],
+    ) -> None:
+        self._timing = timing
+        self._publish = publish
+        self._agent_logs = agent_logs
+        self._forget = forget
+        self._broken = broken
+
+    async def run(self, execution: AgentExecution) -> None:
+        """Read until the agent ended, then close what it left, once (RACE-9)."""
+        ingest = execution.ingest
+        workers = [
+            asyncio.create_task(ingest.commit_loop(), name="commit"),
+            asyncio.create_task(ingest.send_loop(execution.client), name="send"),
+            asyncio.create_task(ingest.ack_loop(execution.client), name="ack"),
+            asyncio.create_task(self._watch_silence(execution), name="silence"),
+            asyncio.create_task(self._watch_agentctl(execution), name="agentctl"),
+        ]
+        reading = asyncio.create_task(ingest.read(execution.client), name="read")
+        try:
+            await asyncio.wait([reading, *workers], return_when=asyncio.FIRST_COMPLETED)
+            for worker in workers:
+                if worker.done():
+                    await worker  # raises what ended it
+            await self._agent_ended(execution, reading)
+        except Superseded:
+            reading.cancel()
+            await _abandon(execution)
+        except Exception:
+            log.exception("execution.broken", session_id=execution.ref.session_id)
+            reading.cancel()
+            await _abandon(execution)
+            self._broken(execution.ref.session_id)
+        finally:
+            for task in (*workers, reading):
+                task.cancel()
+            await asyncio.gather(*workers, reading, return_exceptions=True)
+            self._forget(execution)
+
+    async def _watch_silence(self, execution: AgentExecution) -> None:
+        await watch_silence(execution, notice_s=self._timing.stall_notice_s, publish=self._publish)
+
+    async def _watch_agentctl(self, execution: AgentExecution) -> None:
+        await watch_agentctl(execution, silent_s=self._timing.agentctl_silent_s, publish=self._publish)
+
+    async def _agent_ended(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
+        ingest = execution.ingest
+        lost = reading.exception()
+        if lost is not None or ingest.reader.state.exited is None:
+            log.warning("execution.agentctl_lost", session_id=execution.ref.session_id, error=str(lost))
+            await execution.runtime.clear_leftover(execution.instance)
+            journal = journal_in(execution.instance.directory)
+            await ingest.absorb_all(read_journal(journal, ingest.reader.position))
+        stderr = await _stderr(execution)
+        self._agent_logs.keep(execution.ref.session_id, execution.instance.directory)
+        exited = ingest.reader.state.exited
+        code = exited.code if exited else None
+        why = execution.ending or ("" if execution.ready else "start_failed")
+        # From here on nobody takes it for a live agent: whoever is told of the end may resume at once.
+        execution.ready = False
+        ingest.reader.agent_ended(stderr=stderr, why=why)
+        failpoint("agent.before_exit")
+        await ingest.finish(_death(code, stderr))
+        failpoint("agent.after_exit")
+        await execution.runtime.stop_instance(execution.instance, grace_s=0)
+        await execution.runtime.discard(execution.instance)
+        failpoint("agent.after_discard")
+
+
+async def _stderr(execution: AgentExecution) -> str:
+    try:
+        return await execution.client.stderr_tail()
+    except AgentctlError:
+        return ""
+
+
+async def _abandon(execution: AgentExecution) -> None:
+    """The ingest cannot go on: another execution owns the session, or the program is wrong. Nothing is written."""
+    execution.ingest.end(AgentDied("This run of the agent was replaced."))
+    await execution.runtime.stop_instance(execution.instance, grace_s=0)
+
+
+def _death(code: int | None, stderr: str) -> AgentDied:
+    text = f"The agent ended with exit code {code}." if code is not None else "The agent was killed."
+    return AgentDied(f"{text} {stderr[-400:]}".strip(), exit_code=code, stderr=stderr)
