@@ -13,12 +13,14 @@ from kandev.agents import (
     AgentRegistry,
     McpServer,
     SessionConfig,
+    builtin,
     fork_command,
     launch_command,
     launch_environment,
     mcp_servers_for_launch,
     missing_environment,
 )
+from kandev.agents.registry import discover
 from kandev.errors import Invalid, NotFound
 
 
@@ -30,6 +32,7 @@ def agent(**fields: object) -> AgentConfig:
     ("name", "native", "injection"),
     [
         ("claude-code", False, False),
+        ("claude-acp", True, False),
         ("codex", True, False),
         ("copilot", True, False),
         ("auggie", True, False),
@@ -46,11 +49,31 @@ def test_flags_are_those_of_the_specification(name: str, native: bool, injection
     assert (session.native_session_resume, session.history_context_injection) == (native, injection)
 
 
-def test_the_built_in_agents_are_those_of_the_contract() -> None:
-    """No agent of the contract is missing, and none is there that it does not name."""
-    assert set(BUILT_IN) == {
+def test_the_agents_of_the_contract_are_there() -> None:
+    """No agent of the contract is missing."""
+    assert set(BUILT_IN) >= {
         *("claude-code", "codex", "copilot", "auggie", "gemini", "amp", "opencode", "demo", "demo-history")
     }
+
+
+def test_an_agent_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module beside the built-in ones that defines AGENT is found, and nothing else needs to be touched."""
+    text = (
+        "from kandev.agents.base import AgentConfig\nAGENT = AgentConfig(name='new', display_name='N', command=('n',))"
+    )
+    (tmp_path / "the_new_one.py").write_text(text)
+    monkeypatch.setattr(builtin, "__path__", [*builtin.__path__, str(tmp_path)])
+    found = discover(builtin)
+    assert found["new"].command == ("n",)
+    assert {name: agent for name, agent in found.items() if name != "new"} == BUILT_IN
+
+
+def test_every_built_in_agent_has_a_file_of_its_name() -> None:
+    """Whoever looks for an agent finds its file."""
+    files = {
+        path.stem.replace("_", "-") for directory in builtin.__path__ for path in Path(directory).glob("[a-z]*.py")
+    }
+    assert files == set(BUILT_IN)
 
 
 def test_every_agent_survives_storage_unresolved() -> None:

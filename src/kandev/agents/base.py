@@ -43,14 +43,29 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     The flags and commands are for agents that resume by their command line. `fork_session_cmd` and
     `continue_session_cmd` take the place of the command's first word, and are followed by the token.
+    `load_next_minute`: a session that was opened in this minute is restored in the next one, because an agent that
+    names its files by the minute writes over it before.
     """
 
     native_session_resume: bool = False
+    load_next_minute: bool = False
     history_context_injection: bool = False
     resume_flag: str = ""
     resume_at_flag: str = ""
     fork_session_cmd: tuple[str, ...] = ()
     continue_session_cmd: tuple[str, ...] = ()
+
+
+class SettingNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A setting in an agent's own JSON file, without which it loses sessions that it restores.
+
+    `file` is a place as in `AgentConfig`, `key` the way down to the value, `why` what happens otherwise.
+    """
+
+    file: str
+    key: tuple[str, ...]
+    value: bool
+    why: str
 
 
 class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -69,7 +84,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One agent. `command` may begin with `{python}` and hold paths under `{kandev}`: see `launch_command`.
 
     `idle_minutes` None means the limit of the whole backend. `close_grace_s` is how long the agent may take to end
-    after its stdin was closed (PROC-6).
+    after its stdin was closed (PROC-6). `session_directory` is where the agent keeps its sessions: what must last for
+    it to restore them. `credentials` are variables ("$NAME") and files by which it is logged in; only whether they
+    are there is looked at. A place begins with `~` or `${NAME:-default}`: see `agents.home_files`.
     """
 
     name: str
@@ -77,6 +94,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     command: tuple[str, ...]
     protocol: Protocol = "acp"
     session: SessionConfig = SessionConfig()
+    session_directory: str = ""
+    restore_needs: SettingNeeded | None = None
+    credentials: tuple[str, ...] = ()
     env: dict[str, str] = {}
     env_allow: tuple[str, ...] = ()
     mcp_servers: tuple[McpServer, ...] = ()
@@ -112,11 +132,14 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     command: tuple[str, ...] | UnsetType = UNSET
     protocol: Protocol | UnsetType = UNSET
     native_session_resume: bool | UnsetType = UNSET
+    load_next_minute: bool | UnsetType = UNSET
     history_context_injection: bool | UnsetType = UNSET
     resume_flag: str | UnsetType = UNSET
     resume_at_flag: str | UnsetType = UNSET
     fork_session_cmd: tuple[str, ...] | UnsetType = UNSET
     continue_session_cmd: tuple[str, ...] | UnsetType = UNSET
+    session_directory: str | UnsetType = UNSET
+    credentials: tuple[str, ...] | UnsetType = UNSET
     env: dict[str, str] | UnsetType = UNSET
     env_allow: tuple[str, ...] | UnsetType = UNSET
     mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET

@@ -1,12 +1,14 @@
 """The agents that there are: the built-in ones, and what the configuration adds or changes."""
 
+import importlib
+import pkgutil
 import shutil
 from collections.abc import Mapping
+from types import ModuleType
 
 import msgspec
 
-from kandev.agents.amp import AMP
-from kandev.agents.auggie import AUGGIE
+from kandev.agents import builtin
 from kandev.agents.base import (
     AgentConfig,
     AgentOverride,
@@ -16,17 +18,17 @@ from kandev.agents.base import (
     launch_environment,
     missing_environment,
 )
-from kandev.agents.claude_code import CLAUDE_CODE
-from kandev.agents.codex import CODEX
-from kandev.agents.copilot import COPILOT
-from kandev.agents.demo import DEMO, DEMO_HISTORY
-from kandev.agents.gemini import GEMINI
-from kandev.agents.opencode import OPENCODE
 from kandev.errors import Invalid, NotFound
 
-BUILT_IN: Mapping[str, AgentConfig] = {
-    agent.name: agent for agent in (CLAUDE_CODE, CODEX, COPILOT, AUGGIE, GEMINI, AMP, OPENCODE, DEMO, DEMO_HISTORY)
-}
+
+def discover(package: ModuleType) -> dict[str, AgentConfig]:
+    """Return the agents of a package by name: each of its modules defines one as `AGENT`. In order of the files."""
+    modules = sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    agents: list[AgentConfig] = [importlib.import_module(f"{package.__name__}.{name}").AGENT for name in modules]
+    return {agent.name: agent for agent in agents}
+
+
+BUILT_IN: Mapping[str, AgentConfig] = discover(builtin)
 
 
 class AgentCheck(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,12 +2,15 @@
 
 from kandev.agents.base import AgentConfig, SessionConfig
 
-CODEX = AgentConfig(
+AGENT = AgentConfig(
     name="codex",
     display_name="Codex",
     command=("codex-acp",),
     session=SessionConfig(native_session_resume=True),
-    env_allow=("OPENAI_*", "CODEX_*", "NO_BROWSER"),
+    # Besides the sessions there, it needs the databases beside them.
+    session_directory="${CODEX_HOME:-~/.codex}/sessions",
+    env_allow=("OPENAI_*", "CODEX_*", "NO_BROWSER", "RUST_LOG"),
+    credentials=("$OPENAI_API_KEY", "$CODEX_API_KEY", "$CODEX_ACCESS_TOKEN", "${CODEX_HOME:-~/.codex}/auth.json"),
     login_hint="codex login",
     install_hint="npm install -g @agentclientprotocol/codex-acp",
     # Seen: seven seconds from end-of-file on stdin to its exit.

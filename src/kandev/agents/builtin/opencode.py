@@ -2,12 +2,16 @@
 
 from kandev.agents.base import AgentConfig, SessionConfig
 
-OPENCODE = AgentConfig(
+_KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY")
+
+AGENT = AgentConfig(
     name="opencode",
     display_name="OpenCode",
     command=("opencode", "acp"),
     session=SessionConfig(native_session_resume=True),
-    env_allow=("OPENCODE_*", "OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "OPENROUTER_API_KEY"),
+    session_directory="${XDG_DATA_HOME:-~/.local/share}/opencode",
+    env_allow=("OPENCODE_*", *_KEYS),
+    credentials=(*(f"${name}" for name in _KEYS), "${XDG_DATA_HOME:-~/.local/share}/opencode/auth.json"),
     login_hint="opencode auth login",
     install_hint="npm install -g opencode-ai",
 )

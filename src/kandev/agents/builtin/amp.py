@@ -2,7 +2,7 @@
 
 from kandev.agents.base import AgentConfig, SessionConfig
 
-AMP = AgentConfig(
+AGENT = AgentConfig(
     name="amp",
     display_name="Amp",
     command=("amp", "-x", "--stream-json"),
@@ -12,6 +12,7 @@ AMP = AgentConfig(
         continue_session_cmd=("amp", "threads", "continue"),
     ),
     env_allow=("AMP_*",),
+    credentials=("$AMP_API_KEY",),
     login_hint="amp login",
     install_hint="npm install -g @ampcode/cli",
 )

@@ -2,12 +2,14 @@
 
 from kandev.agents.base import AgentConfig, SessionConfig
 
-AUGGIE = AgentConfig(
+AGENT = AgentConfig(
     name="auggie",
     display_name="Auggie",
     command=("auggie", "--acp"),
     session=SessionConfig(native_session_resume=True),
+    session_directory="~/.augment/sessions",
     env_allow=("AUGMENT_*",),
+    credentials=("$AUGMENT_SESSION_AUTH", "~/.augment/session.json"),
     login_hint="auggie login",
     install_hint="npm install -g @augmentcode/auggie",
 )
