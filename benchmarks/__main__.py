@@ -1,6 +1,7 @@
 """`make bench`: every line of the table of quality bars, with its baseline beside it.
 
     make bench ARGS="--only resume,chunks --rounds 5 --json bench.json"
+    make bench ARGS="--only chunks,tools --against v0.1.0"
 
 Nothing here fails for being slow; only a lost or reordered update ends it with an error.
 """
@@ -15,7 +16,10 @@ from pathlib import Path
 import msgspec
 
 from benchmarks import chunks, latency, memory, requests, resume, start, status, tools
+from benchmarks.against import compare
 from benchmarks.figures import Figure, notes, table
+
+COMPARED_RUNS = 7
 
 MEASURES: Mapping[str, Callable[[int | None], list[Figure]]] = {
     "resume": resume.measure,
@@ -34,6 +38,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", default=",".join(MEASURES), metavar="NAMES", help=f"of {', '.join(MEASURES)}")
     parser.add_argument("--rounds", type=int, metavar="N", help="rounds of each measure; each has its own default")
     parser.add_argument("--json", metavar="FILE", help="write the figures there too; - is standard output, instead")
+    parser.add_argument("--against", metavar="COMMIT", help="compare CPU time with that commit's, in turn, 7 runs")
     given = parser.parse_args(arguments)
     given.only = given.only.split(",")
     for name in given.only:
@@ -44,6 +49,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def main(arguments: list[str]) -> int:
     given = _parse(arguments)
+    if given.against:
+        print(compare(given.against, given.only, given.rounds or COMPARED_RUNS))
+        return 0
     figures: list[Figure] = []
     for name in given.only:
         began = time.perf_counter()
