@@ -23,7 +23,7 @@ SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
 # The editable install of the tests serves every purpose; the plain one is made only where that is absent.
 INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 
-.PHONY: help demo serve test mutants fuzz lint locks-name-no-host format bench crash chaos lock real-agents clean
+.PHONY: help demo serve test mutants fuzz lint locks-name-no-host format bench crash chaos runtimes-test lock real-agents clean
 .DEFAULT_GOAL := help
 
 help:
@@ -37,6 +37,7 @@ help:
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
 	@echo 'make crash        a kill at every failpoint, a start, and what must hold then (minutes)'
 	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
+	@echo 'make runtimes-test  agents in containers of an engine of its own (root, and the package docker.io)'
 	@echo 'make real-agents  installs the agents that the tests drive (npm)'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
 	@echo 'make clean        removes whatever this file made'
@@ -85,6 +86,10 @@ crash: .venv/.tests
 
 chaos: .venv/.tests
 	PYTHONPATH=tests $(PY) -m chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# Starts dockerd, and removes whatever that made: containers, mounts, firewall rules.
+runtimes-test: .venv/.tests
+	$(PY) -m pytest tests/runtimes $(ARGS)
 
 real-agents: .venv/.tests
 	$(PY) tests/real_agents/install.py
