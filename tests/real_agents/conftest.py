@@ -1,44 +1,23 @@
-"""Fixtures: a real agent, set up in a home of its own and pointed at the fake model server."""
+"""Fixtures: real agents, set up in homes of their own and pointed at the fake model server."""
 
+import contextlib
 import json
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from kandev.agents import BUILT_IN
 from leftovers import end_process, processes_naming
-from real_agents import fake_model
-from real_agents.install import InstallFailed, install
+from real_agents.install import PLACE, is_installed, search_path
+from real_agents.setups import SETUPS
 
-CODEX_CONFIG = """\
-model = "gpt-5"
-model_provider = "fake"
-approval_policy = "on-request"
-sandbox_mode = "danger-full-access"
-check_for_update_on_startup = false
-
-[analytics]
-enabled = false
-
-# At its start it would ask another host for the list of its plugins.
-[features]
-plugins = false
-
-[model_providers.fake]
-name = "fake"
-base_url = "{url}/v1"
-wire_api = "responses"
-env_key = "OPENAI_API_KEY"
-requires_openai_auth = false
-request_max_retries = 1
-stream_max_retries = 0
-"""
+TESTS = Path(__file__).parents[1]
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,11 +27,12 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     log: Path
 
     def requests(self) -> list[dict[str, Any]]:
-        """Every request so far for an answer, oldest first; see fake_model.py for their fields."""
-        if not self.log.exists():
-            return []
-        entries = [json.loads(line) for line in self.log.read_text().splitlines()]
-        return [entry for entry in entries if entry["path"].endswith("/responses")]
+        """Every request so far for an answer, oldest first; see fake_model for their fields."""
+        return [entry for entry in self._entries() if entry["dialect"]]
+
+    def strange(self) -> list[str]:
+        """The paths of requests that no dialect knows."""
+        return [entry["path"] for entry in self._entries() if not entry["dialect"]]
 
     def request_with(self, text: str) -> dict[str, Any]:
         """The last request in whose newest user text this stands; AssertionError when there is none."""
@@ -60,38 +40,43 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
         assert found, f"no request of {len(self.requests())} ends with {text!r}"
         return found[-1]
 
+    def _entries(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
 
 class RealAgent(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed agent, ready to be started: by a test itself, or by the backend through its config.toml."""
+    """An installed agent, ready to be started: by a test itself, or by the backend through its config.toml.
+
+    The command is that of the product; it is found because `env` has a PATH of its own.
+    """
 
     name: str
-    command: tuple[str, ...]
     env: dict[str, str]
     home: Path
     model: Model
 
-    def config(self) -> str:
-        """The lines of config.toml that make the backend start this agent under its own name."""
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The words that start it."""
+        return BUILT_IN[self.name].command
+
+    def config(self, *lines: str) -> str:
+        """The text of config.toml that makes the backend start this agent so; `lines` go into its table."""
         env = "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.env.items())
-        return f"[agents.{self.name}]\ncommand = {json.dumps(self.command)}\n\n[agents.{self.name}.env]\n{env}"
+        table = "".join(f"{line}\n" for line in lines)
+        return f"[agents.{self.name}]\n{table}\n[agents.{self.name}.env]\n{env}"
 
 
-@pytest.fixture(scope="session")
-def agents_bin() -> Path:
-    """The folder of the installed agents' commands. Without npm or its registry the test is skipped."""
-    try:
-        return install()
-    except InstallFailed as failed:
-        pytest.skip(f"real agents are not here: {failed}")
+RealAgents = Callable[[str], RealAgent]
+"""The fixture `real_agent`: sets up an agent by its name, or skips the test where it is not installed."""
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Iterator[Model]:
-    """A fake model server for one test. Its socket listens before it runs, so that nobody has to wait for it."""
-    log = tmp_path / "model.jsonl"
+@contextlib.contextmanager
+def serving(log: Path) -> Iterator[Model]:
+    """Runs a fake model server. Its socket listens before it runs, so that nobody has to wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        command = [sys.executable, fake_model.__file__, "--log", str(log), "--fd", str(listener.fileno())]
-        process = subprocess.Popen(command, pass_fds=[listener.fileno()])
+        command = [sys.executable, "-m", "real_agents.fake_model", "--log", str(log), "--fd", str(listener.fileno())]
+        process = subprocess.Popen(command, pass_fds=[listener.fileno()], cwd=TESTS)
         try:
             yield Model(url=f"http://127.0.0.1:{listener.getsockname()[1]}", log=log)
         finally:
@@ -100,19 +85,46 @@ def model(tmp_path: Path) -> Iterator[Model]:
 
 
 @pytest.fixture
-def codex_home(tmp_path: Path, agents_bin: Path, model: Model) -> Iterator[RealAgent]:
-    """Codex behind its ACP adapter, with a home of its own. Whatever of it still runs at the end is killed."""
-    home = tmp_path / "codex-home"
-    (home / ".codex").mkdir(parents=True)
-    (home / ".codex" / "config.toml").write_text(CODEX_CONFIG.format(url=model.url))
-    env = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "CODEX_HOME": str(home / ".codex"),
-        "OPENAI_API_KEY": "sk-test",
-        "NO_BROWSER": "1",
-        "LANG": "C.UTF-8",
-    }
-    yield RealAgent(name="codex", command=(str(agents_bin / "codex-acp"),), env=env, home=home, model=model)
-    for pid in processes_naming(str(home)):
-        end_process(pid, naming=str(home))
+def model(tmp_path: Path) -> Iterator[Model]:
+    """A fake model server for one test."""
+    with serving(tmp_path / "model.jsonl") as running:
+        yield running
+
+
+@pytest.fixture
+def real_agent(tmp_path: Path, model: Model) -> Iterator[RealAgents]:
+    """Agents with homes of their own. Whatever of them still runs at the end is killed."""
+    homes: list[Path] = []
+
+    def set_up(name: str) -> RealAgent:
+        if not is_installed(name):
+            pytest.skip(f"{name} is not in {PLACE}: make real-agents puts it there")
+        home = tmp_path / f"{name}-home"
+        homes.append(home)
+        home.mkdir()
+        SETUPS[name].write_files(home, model.url)
+        env = {
+            "PATH": search_path(name),
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "NO_COLOR": "1",
+            # Anything that the machine's own user keeps elsewhere must not be found.
+            **{f"XDG_{kind}_HOME": str(home / place) for kind, place in XDG.items()},
+            **SETUPS[name].environment(model.url),
+        }
+        return RealAgent(name=name, env=env, home=home, model=model)
+
+    yield set_up
+    for home in homes:
+        for pid in processes_naming(str(home)):
+            end_process(pid, naming=str(home))
+
+
+XDG = {"CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state", "CACHE": ".cache"}
+
+
+@pytest.fixture
+def codex_home(real_agent: RealAgents) -> RealAgent:
+    """Codex behind its ACP adapter."""
+    agent = real_agent("codex")
+    return msgspec.structs.replace(agent, env={**agent.env, "CODEX_HOME": str(agent.home / ".codex")})
