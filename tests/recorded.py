@@ -15,6 +15,7 @@ from kandev.agentctl import records
 
 TRANSCRIPTS = Path(__file__).parent / "contract" / "transcripts"
 NAMES = sorted(path.stem for path in TRANSCRIPTS.glob("*.jsonl"))
+REPLAYS = sorted(path.stem for path in (TRANSCRIPTS / "replays").glob("*.jsonl"))
 
 
 class Ours(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +44,17 @@ def conversation(messages: Iterable[Ours | dict[str, Any] | bytes]) -> list[Step
         else:
             steps.append(msgspec.json.encode(message) + b"\n")
     return steps
+
+
+def processes(name: str) -> list[list[dict[str, Any]]]:
+    """Returns what was recorded of each process in a file of `replays`: `dir`, and `msg`, or a line as `text`."""
+    found: list[list[dict[str, Any]]] = []
+    for text in (TRANSCRIPTS / "replays" / f"{name}.jsonl").read_bytes().splitlines():
+        record = json.loads(text)
+        if record["dir"] == "out" and record["msg"].get("method") == "initialize":
+            found.append([])
+        found[-1].append(record)
+    return found
 
 
 def recorded(name: str) -> list[Step]:

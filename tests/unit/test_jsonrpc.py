@@ -109,3 +109,26 @@ def test_wire_11_every_text_makes_one_line(text: str) -> None:
 def test_a_number_that_json_does_not_have_is_sent_as_null() -> None:
     """NaN and infinity never reach an agent."""
     assert jsonrpc.result(1, [float("nan"), float("inf")]) == b'{"jsonrpc":"2.0","id":1,"result":[null,null]}\n'
+
+
+@pytest.mark.parametrize("before", [b"Enter the authorization code: ", b"\x1b[?1049l", b"\xff "])
+def test_wire_1_an_answer_behind_a_prompt_on_the_same_line_counts(before: bytes) -> None:
+    """An agent that asks for something on stdout has no newline before what it answers."""
+    answer = b'{"jsonrpc":"2.0","id":7,"error":{"code":500,"message":"no"}}'
+    assert jsonrpc.parse(before + answer) == jsonrpc.parse(answer)
+
+
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        b'{"jsonrpc": "2.0", "id": 3, "method": "authenticate", "params": {}}',
+        b'{"jsonrpc": "2.0", "method": "session/update", "params": {}}',
+        b'{"jsonrpc": "2.0", "id": 3',
+        b'{"jsonrpc"' * 100_000,
+    ],
+)
+def test_wire_1_a_request_that_a_log_or_an_echo_quotes_does_not(quoted: bytes) -> None:
+    """It may be our own. What is no message stays noise, at once however often it begins like one."""
+    message = jsonrpc.parse(b"debug: " + quoted)
+    assert isinstance(message, jsonrpc.Noise)
+    assert message.reason == "not JSON"

@@ -22,6 +22,7 @@ INTERNAL_ERROR = -32603
 REQUEST_CANCELLED = -32800
 
 SAMPLE_CHARACTERS = 200
+NOT_JSON = "not JSON"
 TOO_DEEP = "nested too deeply"
 MAX_NESTING = 400
 """Whoever stores, renders or sends on a message recurses into it, from a deeper stack than the reader's."""
@@ -29,6 +30,7 @@ MAX_NESTING = 400
 # Node's readline and Python's splitlines end a line at these too, although JSON allows them in a string.
 _LINE_SEPARATORS = re.compile(b"\xe2\x80[\xa8\xa9]|\xc2\x85")
 _ESCAPES = {b"\xe2\x80\xa8": rb"\u2028", b"\xe2\x80\xa9": rb"\u2029", b"\xc2\x85": rb"\u0085"}
+_OPENING = b'{"jsonrpc"'
 _decode = msgspec.json.Decoder().decode
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -68,11 +70,24 @@ Message = Request | Notification | Response | Noise
 
 
 def parse(line: bytes) -> Message:
-    """Read one line, with or without its newline. Never raises."""
+    """Read one line, with or without its newline. Never raises.
+
+    An answer behind a prompt or a control sequence on the same line counts (seen: Gemini, "Enter the authorization
+    code: {...}"). Only an answer, and one that comes twice is for nobody the second time; a request there would be
+    our own, quoted by a log or echoed by a terminal.
+    """
+    message = _read(line)
+    if isinstance(message, Noise) and message.reason == NOT_JSON and (at := line.find(_OPENING, 1)) > 0:
+        behind = _read(line[at:])
+        return behind if isinstance(behind, Response) else message
+    return message
+
+
+def _read(line: bytes) -> Message:
     try:
         value = _loads(line)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        reason = TOO_DEEP if isinstance(error, RecursionError) else "not JSON"
+        reason = TOO_DEEP if isinstance(error, RecursionError) else NOT_JSON
         return Noise(reason if line.strip() else "empty", _sample(line))
     if not isinstance(value, dict):
         return Noise("not a JSON object", _sample(line))
