@@ -36,10 +36,12 @@ from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.prompt_queue import PromptQueue
 from kandev.orchestrator.reconcile import Reconciler
+from kandev.orchestrator.recovery import Recovery
 from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
 from kandev.orchestrator.views import session_view
+from kandev.orchestrator.workspaces import SessionWorkspaces
 from kandev.runtimes.base import Runtime
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
@@ -109,7 +111,8 @@ class Backend:
             line_bytes=config.limits.line_bytes,
             agent_logs=self._agent_logs,
         )
-        self.executor = Executor(self.store, self.manager, self._worktrees, self, timing=config.timing)
+        self._workspaces = SessionWorkspaces(self.store, self._worktrees, publish=self.hub.publish)
+        self.executor = Executor(self.store, self.manager, self._workspaces, self, timing=config.timing)
         self.queue = PromptQueue(
             self.store,
             self.executor,
@@ -140,12 +143,21 @@ class Backend:
             executor=self.executor,
             manager=self.manager,
             queue=self.queue,
-            history=self._history,
+            workspaces=self._workspaces,
             agent_logs=self._agent_logs,
             timing=self.config.timing,
             boot_time=now(),
             context_chars=self.config.limits.context_chars,
             spawn=self.spawn,
+            publish=self.hub.publish,
+        )
+        self.recovery = Recovery(
+            self.store,
+            executor=self.executor,
+            manager=self.manager,
+            queue=self.queue,
+            history=self._history,
+            timing=self.config.timing,
             publish=self.hub.publish,
         )
         self.settings = SessionSettings(

@@ -188,7 +188,7 @@ class Session:
         await self._backend.operations.cancel_turn(self.task_id, self.id)
 
     async def stop(self) -> None:
-        """End the agent; the session is CANCELLED and can be brought back by `operations.recover`."""
+        """End the agent; the session is CANCELLED and can be brought back by `recovery.recover`."""
         await self._backend.operations.stop_session(self.task_id, self.id)
 
     async def _turn_end(self, listener: Listener, message_id: str) -> dict[str, Any]:

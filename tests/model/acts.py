@@ -127,7 +127,7 @@ class Acts:
         wishes = self.laws.wishes
         wishes.fresh_starts[session.id] += action == "fresh_start"
         wishes.retries[session.id] += action == "retry_token"
-        self.world.ask(self.world.backend.operations.recover, session.task_id, session.id, action)
+        self.world.ask(self.world.backend.recovery.recover, session.task_id, session.id, action)
 
     def withdraw(self, number: int) -> None:
         """Withdraw the last prompt of the queue."""

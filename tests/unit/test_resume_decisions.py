@@ -22,7 +22,7 @@ from kandev.domain.resume import (
     build_resume_request,
     evaluate_status,
 )
-from kandev.orchestrator.task_operations import offered_actions, recover_actions
+from kandev.orchestrator.recovery import offered_actions, recover_actions
 
 S = SessionState
 R = ResumeReason

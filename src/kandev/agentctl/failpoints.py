@@ -35,7 +35,7 @@ FAILPOINTS: Final[Mapping[str, str]] = MappingProxyType(
         "queue.after_withdraw": "It is deleted; nobody was told.",
         "queue.before_open": "A held queue is about to be opened.",
         "queue.after_open": "It is open; nobody serves it yet.",
-        # A start, whether launch or resume: orchestrator/executor.py, outcomes.py, lifecycle/manager.py, session.py.
+        # A start, whether launch or resume: orchestrator/start_steps.py, outcomes.py, lifecycle/manager.py, session.py.
         "launch.before_open": "A person starts a session; its queue is about to be opened.",
         "launch.after_open": "The queue is open; the start has not begun.",
         "resume.before_open": "A person resumes a session; its queue is about to be opened.",
@@ -89,7 +89,7 @@ FAILPOINTS: Final[Mapping[str, str]] = MappingProxyType(
         "prompt.after_undo": "The turn is undone.",
         "prompt.before_give_up": "Sending failed twice; the hold of the queue is about to be stored.",
         "prompt.after_give_up": "The hold is stored.",
-        # What a person does: orchestrator/permissions.py, task_operations.py, tasks.py, session_settings.py.
+        # What a person does: orchestrator/permissions.py, task_operations.py, recovery.py, session_settings.py.
         "permission.before_answer": "An answer and its line are about to be stored.",
         "permission.after_answer": "They are stored; the caller was not answered.",
         "settings.before_store": "The agent took a mode or an option; it is about to be stored.",

@@ -13,6 +13,7 @@ import kandev
 from kandev.errors import NotFound, UnknownAction
 from kandev.gateway import message_actions as messages
 from kandev.gateway import requests as r
+from kandev.gateway.board import task_board
 from kandev.gateway.context import Context, Payload
 from kandev.gateway.protocol import Request, decode_payload
 from kandev.orchestrator.views import CreateTask
@@ -129,7 +130,7 @@ async def session_resume(context: Context, request: r.Resume) -> Payload:
 
 async def session_recover(context: Context, request: r.Recover) -> Payload:
     """Do what a person chose for a session that did not come back by itself."""
-    return await context.backend.operations.recover(request.task_id, request.session_id, request.action)
+    return await context.backend.recovery.recover(request.task_id, request.session_id, request.action)
 
 
 async def session_cancel(context: Context, request: r.TaskSessionRef) -> Payload:
@@ -225,6 +226,7 @@ _TABLE: Mapping[str, tuple[type[msgspec.Struct], Callable[[Context, Any], Awaita
     "id.resolve": (r.Resolve, id_resolve),
     "task.create": (r.TaskCreate, task_create),
     "task.list": (r.TaskList, task_list),
+    "task.board": (r.TaskBoard, task_board),
     "task.get": (r.TaskRef, task_get),
     "task.update": (r.TaskUpdate, task_update),
     "task.complete": (r.TaskRef, task_complete),

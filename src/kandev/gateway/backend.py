@@ -8,6 +8,7 @@ from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.deletion import Deletion
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
+from kandev.orchestrator.recovery import Recovery
 from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
@@ -21,6 +22,7 @@ class Backend(Protocol):
     tasks: TaskService
     deletion: Deletion
     operations: TaskOperations
+    recovery: Recovery
     settings: SessionSettings
     catalog: Catalog
     messages: MessageService

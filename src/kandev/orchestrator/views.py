@@ -113,3 +113,19 @@ def session_view(session: TaskSession, row: ExecutorRunning | None) -> SessionVi
         created_at=session.created_at,
         updated_at=session.updated_at,
     )
+
+
+def resume_answer(
+    session: TaskSession, row: ExecutorRunning | None, execution_id: str, *, already_running: bool = False
+) -> ResumeAnswer:
+    """Return the answer to a resume that goes on, or to one of a session whose agent lives."""
+    return ResumeAnswer(
+        success=True,
+        task_id=session.task_id,
+        session_id=session.id,
+        agent_execution_id=execution_id,
+        state=session.state,
+        worktree_path=row.worktree_path if row else "",
+        worktree_branch=row.worktree_branch if row else "",
+        already_running=already_running,
+    )
