@@ -252,6 +252,26 @@ async def test_reading_stops_at_the_cap_and_goes_on_after_an_acknowledgement() -
         assert overflows >= 1
 
 
+async def test_wire_2_a_line_longer_than_the_journal_may_grow_is_cut_and_the_agent_goes_on() -> None:
+    """No reader could ever acknowledge a part of it, so that agent and session would stand for ever."""
+    async with sidecar(cap_bytes=500_000) as one:
+        await one.run("print('before'); print('x' * 20_000_000); print('after'); input(); print('last', end='')")
+        output, torn, at = [], 0, 0
+        async for line in one.lines():
+            at += len(line) + 1
+            if line.startswith(b"\x1e"):
+                torn += b"torn" in line
+            else:
+                output.append(line)
+                await one.client.ack(at)
+            if line == b"after":
+                await one.client.send(1, b"go on")
+        assert [output[0], *output[2:]] == [b"before", b"after", b"last"]
+        assert set(output[1]) == {ord("x")}
+        assert 500_000 < len(output[1]) < 1_500_000
+        assert torn == 2, "the long line, and the last one, which has no newline"
+
+
 async def test_acknowledged_bytes_are_given_back() -> None:
     """Segments that every reader has stored are deleted while the agent runs; later offsets stay."""
     async with sidecar() as one:

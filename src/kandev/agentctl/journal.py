@@ -52,6 +52,7 @@ class Journal:
         self.start = self.acknowledged = bounds.start
         self._starts = mend(directory) or [0]
         self._at_line_start = True
+        self._open_line = self.end
         self._fd = os.open(self._path(self._starts[-1]), _APPEND, 0o600)
         self._append(tail)
         self._forget_waiting()
@@ -66,6 +67,8 @@ class Journal:
                 data = b"".join((line, newline, *self._waiting, rest))
                 self._waiting.clear()
                 waited = True
+        if self._at_line_start or b"\n" in data:
+            self._open_line = self.end + sum(map(len, self._unwritten)) + data.rfind(b"\n") + 1
         self._at_line_start = data.endswith(b"\n")
         self._append(data)
         if waited:
@@ -125,6 +128,11 @@ class Journal:
     def unacknowledged(self) -> int:
         """How many bytes no reader has acknowledged."""
         return self.end - self.acknowledged
+
+    @property
+    def one_line(self) -> bool:
+        """True when all that is not acknowledged is the beginning of one line: no reader can acknowledge any of it."""
+        return not self._at_line_start and self._open_line <= self.acknowledged
 
     def acknowledge(self, offset: int) -> None:
         """Note that everything before `offset` is stored elsewhere, and delete the segments that lie before it."""

@@ -17,7 +17,10 @@ _DRAIN_S: Final = 0.2
 
 
 class OutputPump:
-    """Owns the read end of the agent's stdout. It stands while the journal is full or has no room."""
+    """Owns the read end of the agent's stdout. It stands while the journal is full or has no room.
+
+    A line that fills the journal alone could never be acknowledged: it is ended there, and its rest is dropped (WIRE-2).
+    """
 
     def __init__(self, fd: int, *, journal: Journal, cap_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
         os.set_blocking(fd, False)
@@ -28,6 +31,7 @@ class OutputPump:
         self._loop = loop
         self._reading = False
         self._over_cap = False
+        self._dropping_line = False
         self._at_end = asyncio.Event()
         self._flowing = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
@@ -47,6 +51,9 @@ class OutputPump:
             self._over_cap = True
             self._journal.write_record(Overflow(unacknowledged=self._journal.unacknowledged))
         self._over_cap = over
+        if over and self._journal.one_line:
+            self._journal.finish_line()
+            self._dropping_line = True
         if self._journal.trouble:
             self._flowing.clear()
             self._retry = self._retry or self._loop.call_later(_RETRY_S, self._try_again)
@@ -92,15 +99,19 @@ class OutputPump:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return 0
+        count = len(data)
+        if not count:
+            self._at_end.set()
+        if self._dropping_line:
+            _, newline, data = data.partition(b"\n")
+            self._dropping_line = not newline
         if data:
             failpoint("agentctl.before_journal")
             self._journal.write_output(data)
             failpoint("agentctl.after_journal")
-        else:
-            self._at_end.set()
-        if not data or self._journal.trouble or self._journal.unacknowledged > self._cap_bytes:
+        if not count or self._journal.trouble or self._journal.unacknowledged > self._cap_bytes:
             self.adjust()
-        return len(data)
+        return count
 
     def _try_again(self) -> None:
         self._retry = None
