@@ -19,7 +19,7 @@ _DRAIN_S: Final = 0.2
 class OutputPump:
     """Owns the read end of the agent's stdout. It stands while the journal is full or has no room.
 
-    A line that fills the journal alone could never be acknowledged: it is ended there, and its rest is dropped (WIRE-2).
+    A line that alone fills the journal could never be acknowledged: it is ended there, its rest is dropped (WIRE-2).
     """
 
     def __init__(self, fd: int, *, journal: Journal, cap_bytes: int, loop: asyncio.AbstractEventLoop) -> None:
