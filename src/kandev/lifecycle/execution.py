@@ -12,6 +12,7 @@ from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.ingest import Ingest
 from kandev.lifecycle.protocol_state import ProtocolState
 from kandev.protocols.acp import AgentInfo
+from kandev.protocols.dialect import Dialect
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, Runtime
 
@@ -68,6 +69,11 @@ class AgentExecution:
     def state(self) -> ProtocolState:
         """The reader's state, which is stored with the position."""
         return self.ingest.reader.state
+
+    @property
+    def dialect(self) -> Dialect:
+        """What the agent speaks."""
+        return self.ingest.reader.dialect
 
     @property
     def history_enabled(self) -> bool:

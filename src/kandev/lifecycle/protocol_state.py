@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from kandev.agentctl import records
+from kandev.protocols.dialect import ACP, Dialect
 
 VALUE_BYTES = 64 * 1024
 REPLAYED_KINDS = 64
@@ -66,6 +67,10 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     resume_context_injected: bool = False
     replayed: dict[str, int] = {}
     exited: records.Exited | None = None
+
+    def dialect(self) -> Dialect:
+        """Return what the agent speaks."""
+        return ACP
 
     def count_replayed(self, kind: str) -> None:
         """Count one update of a replay; kinds beyond the first REPLAYED_KINDS, and endless ones, count as "other"."""

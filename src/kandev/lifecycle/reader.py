@@ -26,6 +26,7 @@ from kandev.lifecycle.permissions import ask_change, close_permissions, permissi
 from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState, small
 from kandev.lifecycle.transcript import AGENT_STATE, TEXT_TYPES, Transcript
 from kandev.protocols import acp
+from kandev.protocols.dialect import Burst, Event, SessionNamed
 from kandev.store.database import Tx
 
 SAID_NOTHING = frozenset({"available_commands_update", "current_mode_update", "config_option_update"})
@@ -39,6 +40,7 @@ class Reader:
     """Applies lines to a `ProtocolState` and gathers what follows from them in a batch.
 
     `on_answer`, once set, makes the reader live: it is called after the commit of each answer to a request of ours.
+    `dialect` follows from the state: what an agent speaks is stored with how far it was read.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Reader:
     ) -> None:
         self.ref = ref
         self.state = state
+        self.dialect = state.dialect()
         self.position = position
         self.noise = 0
         self._handlers = handlers
@@ -70,14 +73,14 @@ class Reader:
         """Apply whole lines, without their newlines, in order."""
         before = self.position
         position = before
-        transcript = self.transcript
+        transcript, decode = self.transcript, self.dialect.decode
         live = self.state.phase is Phase.LIVE  # no line closes the replay gate
         for line in lines:
             position += len(line) + 1
             if line[:1] == records.MARK:
                 self._marked(line)
                 continue
-            event = acp.decode(line)
+            event = decode(line)
             if live and type(event) is acp.Chunk and transcript.continues(event):
                 continue
             self._event(event)
@@ -185,7 +188,7 @@ class Reader:
         record = records.parse(line)
         match record:
             case None:
-                self._event(acp.decode(records.unescape(line)))
+                self._event(self.dialect.decode(records.unescape(line)))
             case records.StdinLine():
                 self.state.lines_begun = max(self.state.lines_begun, record.n)
             case records.StdinWritten():
@@ -205,13 +208,10 @@ class Reader:
 
         self.batch.add(forget)
 
-    def _event(self, event: acp.Event) -> None:
+    def _event(self, event: Event) -> None:
         match event:
             case acp.Chunk():
-                if self._gate(event.kind, {}):
-                    self._heard()
-                    self.state.turn_said |= event.kind in TEXT_TYPES and bool(event.text)
-                    self.transcript.chunk(event)
+                self._chunk(event)
             case acp.Update():
                 if self._gate(event.kind, event.body):
                     self._update(event)
@@ -221,10 +221,28 @@ class Reader:
                 self._request(event)
             case acp.Notification(method="$/cancel_request"):
                 self._withdrawn(event.params)
-            case acp.Noise():
-                self.noise += 1
+            case Burst():
+                for one in event.events:
+                    self._event(one)
+            case SessionNamed():
+                self._named(event.session_id)
             case _:
-                pass  # an extension's notification; the protocol lets a client ignore it
+                self.noise += isinstance(event, acp.Noise)  # else a notification that a client may ignore
+
+    def _chunk(self, chunk: acp.Chunk) -> None:
+        if self._gate(chunk.kind, {}):
+            self._heard()
+            self.state.turn_said |= chunk.kind in TEXT_TYPES and bool(chunk.text)
+            self.transcript.chunk(chunk)
+
+    def _named(self, session_id: str) -> None:
+        """Store the token that an agent tells by itself. A restored session's new id waits for the end of a turn."""
+        known = self.state.agent_session_id
+        self.state.agent_session_id = session_id
+        if not known:
+            self.effect(AcpSessionCreated(token=session_id))
+        elif known == session_id:
+            self.effect(SessionStatusEvent(token=session_id))
 
     def _gate(self, kind: str, body: Any) -> bool:
         """Tell whether an update is live. A replay's content is counted and dropped (HIST-1, HIST-2)."""
@@ -333,16 +351,14 @@ class Reader:
 
     def _request(self, request: acp.Request) -> None:
         if request.method != PERMISSION:
-            self.queue_line(acp.error(request.id, -32601, f"Method not found: {request.method}"))
+            self.queue_line(self.dialect.refuse(request.id, -32601, f"Method not found: {request.method}"))
             return
         ask = acp.permission(request.params)
         kind = ask.kind or self.transcript.tool_kind(ask.tool_call_id)
         chosen = acp.auto_permission(ask.options, kind, self._policy)
         refused = chosen is None and (self._policy == "deny" or len(self.state.permissions) >= PENDING_PERMISSIONS)
-        if chosen is not None:
-            self.queue_line(acp.permission_selected(request.id, chosen))
-        elif refused:
-            self.queue_line(acp.permission_cancelled(request.id))
+        if chosen is not None or refused:
+            self.queue_line(self.dialect.answer_permission(request.id, chosen, ask.tool_call))
         self._heard()
         self.state.turn_said = True
         self.transcript.close_text()
@@ -361,5 +377,5 @@ class Reader:
         request_id = params.get("requestId") if isinstance(params, dict) else None
         ours = self.state.permissions.pop(rpc_key(request_id), None)
         if ours is not None:
-            self.queue_line(acp.error(request_id, -32800, "Request cancelled"))
+            self.queue_line(self.dialect.refuse(request_id, -32800, "Request cancelled"))
             self.batch.add(close_permissions(self.ref, "cancelled", only=ours))

@@ -6,6 +6,7 @@ Specification: "ACP session creation", "dispatchInitialPrompt", "History Injecti
 import asyncio
 from collections.abc import Callable, Container, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -194,12 +195,13 @@ async def apply_wanted(execution: AgentExecution, setup: acp.SessionSetup, *, in
     wanted, session_id = execution.wanted, execution.agent_session_id
     requests = [*_model_requests(wanted.model, setup), *_option_requests(wanted.options, setup)]
     if wanted.mode and setup.modes and setup.current_mode != wanted.mode:
-        requests.append(("session/set_mode", wanted.mode, acp.set_mode))
-    for method, *values, build in requests:
+        requests.append(("session/set_mode", wanted.mode))
+    setting = execution.dialect.setting
+    for method, *values in requests:
         try:
             await execution.ingest.request(
                 method,
-                lambda n, values=values, build=build: build(n, session_id, *values),  # type: ignore[misc]
+                partial(_set, setting, session_id, method, values),
                 mode=wanted.mode if method == "session/set_mode" else "",
                 inactivity_s=inactivity_s,
             )
@@ -208,22 +210,26 @@ async def apply_wanted(execution: AgentExecution, setup: acp.SessionSetup, *, in
     return ""
 
 
+def _set(setting: Callable[..., bytes], session_id: str, method: str, values: Sequence[Any], request_id: int) -> bytes:
+    return setting(request_id, session_id, method, *values)
+
+
 def _model_requests(model: str, setup: acp.SessionSetup) -> list[tuple[Any, ...]]:
     if not model:
         return []
     for option in setup.config_options:
         if option.get("category") == "model":
             same = option.get("currentValue") == model
-            return [] if same else [("session/set_config_option", option["id"], model, acp.set_config_option)]
+            return [] if same else [("session/set_config_option", option["id"], model)]
     if setup.models and setup.current_model != model:
-        return [("session/set_model", model, acp.set_model)]
+        return [("session/set_model", model)]
     return []
 
 
 def _option_requests(options: Mapping[str, str | bool], setup: acp.SessionSetup) -> list[tuple[Any, ...]]:
     current = {option["id"]: option.get("currentValue") for option in setup.config_options}
     return [
-        ("session/set_config_option", name, value, acp.set_config_option)
+        ("session/set_config_option", name, value)
         for name, value in options.items()
         if name in current and current[name] != value
     ]
@@ -269,7 +275,8 @@ async def send_prompt(execution: AgentExecution, turn: Turn, text: str, *, injec
     execution.require_live()
     execution.ingest.reader.begin_turn(turn.id, injected=injected)
     session_id = execution.agent_session_id
-    await execution.ingest.post("session/prompt", lambda n: acp.prompt(n, session_id, text), turn_id=turn.id)
+    prompt = execution.dialect.prompt
+    await execution.ingest.post("session/prompt", lambda n: prompt(n, session_id, text), turn_id=turn.id)
 
 
 async def replay_quiet(execution: AgentExecution, timing: Timing) -> None:

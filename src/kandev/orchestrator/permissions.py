@@ -11,7 +11,6 @@ from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.permissions import resolved_events
 from kandev.lifecycle.reader import Reader
-from kandev.protocols import acp
 from kandev.store.database import Tx
 from kandev.store.store import Store
 
@@ -79,7 +78,7 @@ def _chosen(request: PermissionRequest, option_id: str | None, execution: AgentE
 
 def _queue_answer(reader: Reader, request: PermissionRequest, answer: str) -> None:
     rpc_id = msgspec.json.decode(request.rpc_id)
-    reader.queue_line(acp.permission_selected(rpc_id, answer) if answer else acp.permission_cancelled(rpc_id))
+    reader.queue_line(reader.dialect.answer_permission(rpc_id, answer or None, request.tool_call))
 
 
 def _expired() -> Conflict:

@@ -10,7 +10,6 @@ from kandev.domain.constants import Timing
 from kandev.domain.models import Event, now
 from kandev.errors import Conflict, RequestFailed
 from kandev.lifecycle.execution import AgentExecution
-from kandev.protocols import acp
 from kandev.store.database import Tx
 from kandev.store.rows import to_json
 from kandev.store.store import Store
@@ -38,7 +37,7 @@ class SessionSettings:
             session_id,
             method="session/set_mode",
             mode=mode_id,
-            build=lambda n, agent: acp.set_mode(n, agent, mode_id),
+            values=(mode_id,),
             keep=lambda tx: tx.run("session_set_mode", id=session_id, mode=mode_id, now=now()),
             told=Event(action="session.mode_changed", session_id=session_id, payload={"mode": mode_id}),
         )
@@ -49,7 +48,7 @@ class SessionSettings:
         return await self._set(
             session_id,
             method="session/set_config_option",
-            build=lambda n, agent: acp.set_config_option(n, agent, config_id, value),
+            values=(config_id, value),
             keep=lambda tx: tx.run("session_set_options", id=session_id, config_options=to_json(options), now=now()),
             told=Event(action="session.options_changed", session_id=session_id, payload={"chosen": options}),
         )
@@ -59,7 +58,7 @@ class SessionSettings:
         session_id: str,
         *,
         method: str,
-        build: Callable[[int, str], bytes],
+        values: Sequence[Any],
         keep: Callable[[Tx], object],
         told: Event,
         mode: str = "",
@@ -71,7 +70,7 @@ class SessionSettings:
             try:
                 response = await execution.ingest.request(
                     method,
-                    lambda n: build(n, execution.agent_session_id),
+                    lambda n: execution.dialect.setting(n, execution.agent_session_id, method, *values),
                     mode=mode,
                     inactivity_s=self._timing.rpc_inactivity_s,
                 )
