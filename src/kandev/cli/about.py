@@ -1,12 +1,14 @@
 """Commands about what there is: agents, runtimes, config, version."""
 
+import functools
 import os
 from typing import Any
 
 import click
 
+from kandev.cli.check import check
 from kandev.cli.output import Output
-from kandev.cli.run import FAILED, Connected, backend_command, exit_codes, json_option
+from kandev.cli.run import Connected, backend_command, exit_codes, json_option
 
 _FLAGS = {
     "native_session_resume": "restores its memory",
@@ -14,27 +16,22 @@ _FLAGS = {
 }
 
 
-@click.command()
-@click.argument("words", nargs=-1, metavar="[check NAME]")
 @backend_command
-async def agents(context: Connected, *, words: tuple[str, ...]) -> int:
-    """List the agents, or check one.
+async def _list_agents(context: Connected) -> None:
+    answer = await context.client.call("agent.list")
+    rows = [_agent_row(agent) for agent in answer["agents"]]
+    context.out.table(answer, ("AGENT", "READY", "AFTER A RESTART", "PROGRAM"), rows, empty="No agents.")
 
-    `kandev agents check NAME` tells whether it can be started here, and what is missing.
-    """
-    if not words:
-        answer = await context.client.call("agent.list")
-        rows = [_agent_row(agent) for agent in answer["agents"]]
-        context.out.table(answer, ("AGENT", "READY", "AFTER A RESTART", "PROGRAM"), rows, empty="No agents.")
-        return 0
-    if len(words) != 2 or words[0] != "check":
-        raise click.UsageError("Write `kandev agents` or `kandev agents check NAME`.")
-    answer = await context.client.call("agent.check", name=words[1])
-    problem = str(answer["problem"])
-    login = answer["login_hint"]
-    lines = [f"{words[1]}: {problem or 'can be started'}", f"Log in with: {login}" if login else ""]
-    context.out.result(answer, *lines)
-    return FAILED if problem else 0
+
+@click.group(invoke_without_command=True)
+@functools.wraps(_list_agents, assigned=())  # its options are those of the list
+def agents(**options: Any) -> None:
+    """List the agents, or try one."""
+    if click.get_current_context().invoked_subcommand is None:
+        _list_agents(**options)
+
+
+agents.add_command(check)
 
 
 def _agent_row(agent: dict[str, Any]) -> tuple[str, ...]:

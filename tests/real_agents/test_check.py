@@ -1,0 +1,128 @@
+"""`kandev agents check NAME` with the real programs: the product's own driver, judged by the model's log.
+
+It makes a session, prompts, kills the backend in the middle of the second turn, starts it, opens the session and
+prompts again. The proof of memory is the model's: its last request holds a word that only the first turn had said.
+"""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from kandev.agents import BUILT_IN
+from leftovers import processes_naming
+from real_agents.conftest import RealAgent, RealAgents
+
+pytestmark = pytest.mark.real_agent
+
+LIMIT = 400.0
+"""Seconds for a whole check: Gemini waits for the next minute, and Copilot unpacks itself at its first start."""
+
+REMEMBERING = ("codex", "claude-acp", "copilot", "opencode")
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command told: its exit code, and the steps by name as (result, seen)."""
+
+    code: int
+    word: str
+    steps: dict[str, tuple[str, str]]
+
+
+async def check(agent: RealAgent, tmp_path: Path, *lines: str) -> Verdict:
+    """Runs `kandev agents check` as a person would; `lines` are added to the agent's table of config.toml."""
+    home, user = tmp_path / "kandev", tmp_path / "user"
+    home.mkdir()
+    user.mkdir()
+    (home / "config.toml").write_text(agent.config(*lines))
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "kandev", "agents", "check", agent.name, "--json"),
+        env={"PATH": agent.env["PATH"], "HOME": str(user), "KANDEV_HOME": str(home)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(LIMIT):
+            out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    sys.stdout.write(out.decode())
+    assert [path.name for path in home.iterdir()] == ["config.toml"], "the person's own home was written to"
+    assert not processes_naming(str(agent.home))
+    answer: dict[str, Any] = json.loads(out)
+    steps = {step["step"]: (step["result"], step["seen"]) for step in answer["steps"]}
+    return Verdict(code=process.returncode, word=answer["word"], steps=steps)
+
+
+def assert_killed_in_turn(verdict: Verdict) -> None:
+    """The turn was open when the backend was killed, and what was said of it is in the transcript."""
+    result, seen = verdict.steps["kill in a turn"]
+    assert (result, seen[:7]) == ("ok", "SIGKILL")
+    assert "last turn interrupted" in verdict.steps["start, open"][1]
+    assert verdict.steps["transcript"][1].endswith("none twice, what was cut off is kept")
+
+
+@pytest.mark.parametrize("name", REMEMBERING)
+async def test_an_agent_remembers_after_the_backend_was_killed(
+    real_agent: RealAgents, tmp_path: Path, name: str
+) -> None:
+    """All that its flags promise works, and the model was shown the first turn again."""
+    agent = real_agent(name)
+    verdict = await check(agent, tmp_path)
+    assert verdict.code == 0
+    assert_killed_in_turn(verdict)
+    assert verdict.word in agent.model.request_with("What is the word?")["marks"]
+    assert set(verdict.steps) >= {"prompt: its memory", "an id it does not know"}
+    assert {result for result, _ in verdict.steps.values()} == {"ok"}
+
+
+async def test_gemini_boots_idle(real_agent: RealAgents, tmp_path: Path) -> None:
+    """With the table's flags it says that it does not remember, and the recap gives it the conversation."""
+    agent = real_agent("gemini")
+    verdict = await check(agent, tmp_path)
+    assert verdict.code == 0
+    assert_killed_in_turn(verdict)
+    result, seen = verdict.steps["resume"]
+    assert result == "note"
+    assert seen.startswith("memory is not restored; the conversation can be given as recap")
+    asked = agent.model.request_with("What is the word?")
+    assert verdict.word in asked["last"]
+
+
+async def test_gemini_restores_natively_when_it_is_told_to(real_agent: RealAgents, tmp_path: Path) -> None:
+    """`native_session_resume = true` in the configuration, and its own retention setting off."""
+    agent = real_agent("gemini")
+    verdict = await check(agent, tmp_path, "native_session_resume = true")
+    assert verdict.code == 0
+    assert_killed_in_turn(verdict)
+    assert verdict.steps["resume"] == ("ok", "how: native (session/load)")
+    assert verdict.word in agent.model.request_with("What is the word?")["marks"]
+
+
+async def test_what_flags_promise_and_an_agent_does_not_is_a_failure(real_agent: RealAgents, tmp_path: Path) -> None:
+    """The check can fail: an agent whose model refuses ends with 1, and says at which step."""
+    agent = real_agent("codex")
+    (agent.home / ".codex" / "config.toml").write_text('model_provider = "nobody"\n')
+    verdict = await check(agent, tmp_path)
+    assert verdict.code == 1
+    assert [result for result, _ in verdict.steps.values()] == ["failed"]
+
+
+def test_every_agent_that_can_be_installed_is_checked() -> None:
+    """An agent of the product is here, or it is said why not."""
+    elsewhere = {
+        "amp": "keeps its threads on its own server, and does not start without it",
+        "auggie": "its dialogue with its model is private: test_auggie.py",
+        "claude-code": "test_claude_code.py",
+        "demo": "comes along: tests/integration/test_cli.py",
+        "demo-history": "comes along",
+    }
+    assert {*REMEMBERING, "gemini", *elsewhere} == set(BUILT_IN)
