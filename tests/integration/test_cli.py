@@ -1,8 +1,10 @@
 """The command line against a real backend: what scripts rely on, across crashes."""
 
 import asyncio
+import contextlib
 import json
 import signal
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
@@ -149,8 +151,9 @@ async def test_a_wait_goes_on_across_a_restart_and_tells_the_interruption(runnin
 async def test_a_wait_that_times_out_ends_with_3_and_the_turn_goes_on(running: Backend) -> None:
     """Then it is cancelled, and what was queued is held, dropped and opened again."""
     session = await new(running)
-    late = await running.cli("send", session, "slow 600", "--wait", "--timeout", "0.5")
-    assert late.code == 3
+    process = await started(running, session, "slow 600", "--timeout", "3")
+    code, late = await ending(process)
+    assert (code, "It goes on" in late["error"]["message"]) == (3, True)
     assert (await running.cli("status", session)).answer["state"] == "RUNNING"
     queued = (await running.cli("send", session, "first")).answer["message"]["id"]
     kept = (await running.cli("send", session, "second")).answer["message"]["id"]
@@ -162,6 +165,15 @@ async def test_a_wait_that_times_out_ends_with_3_and_the_turn_goes_on(running: B
         await client.wait_event("session.turn.completed")
     assert (await running.cli("queue", session)).answer["held"] == "cancelled"
     assert (await running.cli("queue", session, "--resume")).code == 0
+
+
+async def test_a_wait_that_times_out_before_its_message_is_saved_does_not_say_that_it_goes_on(running: Backend) -> None:
+    """Another program has locked the database, so nobody can tell yet; the message is saved as soon as that ends."""
+    session = await new(running)
+    with contextlib.closing(sqlite3.connect(running.home / "kandev.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        late = await running.cli("send", session, "hello", "--wait", "--timeout", "0.5")
+    assert (late.code, "may be saved, or not" in late.answer["error"]["message"]) == (3, True)
 
 
 async def test_ctrl_c_while_waiting_ends_with_130_and_the_turn_goes_on(running: Backend) -> None:

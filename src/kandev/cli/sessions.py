@@ -8,7 +8,7 @@ from kandev.cli.options import id_argument, text_or_stdin, wait_options
 from kandev.cli.plain import one_line
 from kandev.cli.run import FAILED, REFUSED, Connected, Names, backend_command
 from kandev.cli.words import HELD, needs_line, resume_words, stages_line
-from kandev.errors import Conflict, NotFound
+from kandev.errors import Conflict, NotFound, TimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -139,9 +139,17 @@ async def send(
 
     async def add(call: "Call") -> tuple[str, dict[str, Any]]:
         answer = await call("message.add", **names.both, **prompt)
-        return str(answer["message"]["id"]), answer
+        added.append(str(answer["message"]["id"]))
+        return added[0], answer
 
-    return await finish_turn(context, names, add, timeout=timeout, permissions=permissions)
+    added: list[str] = []
+    try:
+        return await finish_turn(context, names, add, timeout=timeout, permissions=permissions)
+    except TimedOut:
+        if added:
+            raise
+        look = f"kandev history {names.typed}"
+        raise TimedOut(f"No answer came in time: your message may be saved, or not. Look with: {look}") from None
 
 
 async def finish_turn(
