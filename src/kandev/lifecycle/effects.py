@@ -22,6 +22,12 @@ class ExecutionRef(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
 
 
+class AgentIntroduced(msgspec.Struct, frozen=True, kw_only=True):
+    """The agent answered `initialize`: its version, what it offers, and the ways to log in."""
+
+    initialize: Mapping[str, Any]
+
+
 class AcpSessionCreated(msgspec.Struct, frozen=True, kw_only=True):
     """The agent answered session/new with its session id: the resume token."""
 
@@ -82,7 +88,15 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any]
 
 
-Effect = AcpSessionCreated | SessionStatusEvent | PromptAccepted | CompleteStreamEvent | PromptFailed | AgentExited
+Effect = (
+    AgentIntroduced
+    | AcpSessionCreated
+    | SessionStatusEvent
+    | PromptAccepted
+    | CompleteStreamEvent
+    | PromptFailed
+    | AgentExited
+)
 
 
 class EventHandlers(Protocol):

@@ -14,6 +14,7 @@ from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import (
     AcpSessionCreated,
     AgentExited,
+    AgentIntroduced,
     CompleteStreamEvent,
     Effect,
     EventHandlers,
@@ -288,6 +289,7 @@ class Reader:
         match flight.method:
             case "initialize" if response.error is None:
                 self.state.initialize = small(response.result) if isinstance(response.result, dict) else {}
+                self.effect(AgentIntroduced(initialize=self.state.initialize))
             case "session/new" | "session/load" | "session/resume" if response.error is None:
                 self._session_answered(flight.method, response.result)
             case "session/prompt":

@@ -28,6 +28,7 @@ from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import (
     AcpSessionCreated,
     AgentExited,
+    AgentIntroduced,
     CompleteStreamEvent,
     Effect,
     ExecutionRef,
@@ -36,8 +37,9 @@ from kandev.lifecycle.effects import (
     PromptFailed,
     SessionStatusEvent,
 )
-from kandev.orchestrator import notices
+from kandev.orchestrator import known_agents, notices
 from kandev.orchestrator.transitions import hold_queue, move_session, move_task, queue_event
+from kandev.protocols.acp import error_text
 from kandev.store.database import Tx
 from kandev.store.rows import from_row, message_from_row, to_json
 from kandev.store.store import Store
@@ -81,10 +83,8 @@ class SessionEventHandlers:
                 return handle_session_status_event(tx, ref, effect)
             case CompleteStreamEvent():
                 return handle_complete_stream_event(tx, ref, effect)
-            case PromptAccepted():
-                if effect.injected == "recap":
-                    tx.run("session_set_recap", id=ref.session_id, recap_pending=0)
-                return []
+            case AgentIntroduced() | PromptAccepted():
+                return _keep(tx, ref, effect)
             case PromptFailed():
                 return handle_prompt_failed(tx, ref, effect)
             case AgentExited():
@@ -107,6 +107,14 @@ class SessionEventHandlers:
     def _token(self, ref: ExecutionRef) -> str:
         row = self._store.executor(ref.session_id)
         return row.resume_token if row else ""
+
+
+def _keep(tx: Tx, ref: ExecutionRef, effect: AgentIntroduced | PromptAccepted) -> list[Event]:
+    if isinstance(effect, AgentIntroduced):
+        known_agents.introduced(tx, ref.agent, effect.initialize)
+    elif effect.injected == "recap":
+        tx.run("session_set_recap", id=ref.session_id, recap_pending=0)
+    return []
 
 
 def store_resume_token(
@@ -174,12 +182,14 @@ def set_token_aside(tx: Tx, session_id: str) -> None:
 
 def handle_acp_session_created(tx: Tx, ref: ExecutionRef, effect: AcpSessionCreated) -> list[Event]:
     """First caller of `store_resume_token`: the agent made a session."""
+    known_agents.session_opened(tx, ref.agent)
     store_resume_token(tx, ref, effect.token)
     return []
 
 
 def handle_session_status_event(tx: Tx, ref: ExecutionRef, effect: SessionStatusEvent) -> list[Event]:
     """Second caller: the agent told of the session it is in. It may be late, of a session that was set aside."""
+    known_agents.session_opened(tx, ref.agent)
     row = tx.one("executor_get", session_id=ref.session_id)
     if row is not None and from_row(ExecutorRunning, row).metadata.get("previous_token") == effect.token:
         return []
@@ -190,6 +200,7 @@ def handle_session_status_event(tx: Tx, ref: ExecutionRef, effect: SessionStatus
 def handle_complete_stream_event(tx: Tx, ref: ExecutionRef, effect: CompleteStreamEvent) -> list[Event]:
     """Third caller: a turn ended, which proves the token. Session waits, task is in review."""
     store_resume_token(tx, ref, effect.token, proven=True)
+    known_agents.turn_ended(tx, ref.agent)
     state = TurnState.CANCELLED if effect.stop_reason == "cancelled" else TurnState.COMPLETED
     events = end_turn(tx, ref, effect.turn_id, state, stop_reason=effect.stop_reason, usage=dict(effect.usage))
     events += move_session(tx, ref.session_id, SessionEvent.TURN_ENDED)
@@ -212,6 +223,7 @@ def handle_prompt_failed(tx: Tx, ref: ExecutionRef, effect: PromptFailed) -> lis
     else:
         events += move_session(tx, ref.session_id, SessionEvent.TURN_ENDED, error=error)
     if cause is FailureCause.LOGIN_NEEDED:
+        known_agents.login_needed(tx, ref.agent, error_text(effect.error))
         events += hold_queue(tx, ref.session_id, HoldReason.LOGIN)
     return events + move_task(tx, ref.task_id, TaskEvent.SESSION_WAITING, session_id=ref.session_id)
 

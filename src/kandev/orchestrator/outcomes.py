@@ -21,7 +21,7 @@ from kandev.lifecycle.effects import Notice
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import Started
 from kandev.lifecycle.session import InitialPrompt
-from kandev.orchestrator import notices
+from kandev.orchestrator import known_agents, notices
 from kandev.orchestrator.event_handlers import count_failure, next_failure_parks, set_token_aside
 from kandev.orchestrator.starting import GivenUp, Start, cause_of
 from kandev.orchestrator.transitions import LIVES, hold_queue, move_session, move_task
@@ -115,6 +115,8 @@ def _settle(tx: Tx, session: TaskSession, cause: FailureCause, outcome: Outcome,
     events = move_session(tx, session_id, event, error="" if cause in QUIET else error)
     if outcome.token is TokenFate.SET_ASIDE:
         set_token_aside(tx, session_id)
+    if cause is FailureCause.LOGIN_NEEDED:
+        known_agents.login_needed(tx, session.agent, error)
     # A launch has put the task in progress; without this it would stay so although none of its sessions runs.
     if outcome.task_state is TaskState.FAILED:
         events += move_task(tx, task_id, TaskEvent.SESSION_FAILED, session_id=session_id)

@@ -165,11 +165,16 @@ def _string(value: Any) -> str:
 
 
 def initialize(request_id: int, client_version: str) -> bytes:
-    """Return `initialize`. Boolean options are read and set, so they are advertised."""
+    """Return `initialize`. Boolean options are read and set, so they are advertised.
+
+    So is the login in a terminal: a person is shown the command. Some agents tell it only then, under either name.
+    """
     capabilities = {
         "fs": {"readTextFile": False, "writeTextFile": False},
         "terminal": False,
         "session": {"configOptions": {"boolean": {}}},
+        "auth": {"terminal": True},
+        "_meta": {"terminal-auth": True},
     }
     client = {"name": "kandev", "title": "Kandev", "version": client_version}
     params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": client}

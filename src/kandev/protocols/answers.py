@@ -14,12 +14,16 @@ _OUTPUT_KEYS = ("output", "content", "formatted_output", "stdout")
 
 
 class AuthMethod(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to log in. `command` is what a person runs in a terminal, where the agent told it; else empty."""
+    """One way to log in. `command` is what a person runs in a terminal, where the agent told it; else empty.
+
+    `arguments` stand in place of those with which the agent itself was started, where it told only these.
+    """
 
     id: str
     name: str = ""
     description: str = ""
     command: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
 
 
 class AgentInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,11 +259,14 @@ def _choices(value: Any, key: str) -> tuple[Choice, ...]:
 def _auth_method(item: Mapping[str, Any]) -> AuthMethod:
     terminal = _mapping(_mapping(item.get("_meta")).get("terminal-auth"))
     command = _string(terminal.get("command"))
-    args = terminal.get("args")
-    arguments = [a for a in args if isinstance(a, str)] if isinstance(args, list | tuple) else []
     return AuthMethod(
         id=item["id"],
         name=_string(item.get("name")),
         description=_string(item.get("description")),
-        command=(command, *arguments) if command else (),
+        command=(command, *_strings(terminal.get("args"))) if command else (),
+        arguments=_strings(item.get("args")) if item.get("type") == "terminal" else (),
     )
+
+
+def _strings(value: Any) -> tuple[str, ...]:
+    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list | tuple) else ()

@@ -336,3 +336,33 @@ DELETE FROM outbox WHERE agent_execution_id = :agent_execution_id AND n <= :n;
 -- name: outbox_clear
 DELETE FROM outbox WHERE session_id = :session_id;
 
+-- ---- agents
+
+-- name: agent_version_put
+INSERT INTO agent_versions (agent, version, program, initialize, first_seen_at, seen_at)
+VALUES (:agent, :version, :program, :initialize, :now, :now)
+ON CONFLICT (agent, version) DO UPDATE SET program = :program, initialize = :initialize, seen_at = :now;
+
+-- name: agent_version_refuses
+UPDATE agent_versions SET refuses_restore = 1 WHERE agent = :agent AND version = :version;
+
+-- name: agent_version_get
+SELECT * FROM agent_versions WHERE agent = :agent AND version = :version;
+
+-- name: agent_versions_of
+SELECT * FROM agent_versions WHERE agent = :agent ORDER BY seen_at DESC, first_seen_at DESC LIMIT :limit;
+
+-- name: agent_login_needed
+INSERT INTO agent_logins (agent, state, said, at) VALUES (:agent, 'needed', :said, :now)
+ON CONFLICT (agent) DO UPDATE SET state = 'needed', said = :said, at = :now;
+
+-- name: agent_login_worked
+INSERT INTO agent_logins (agent, state, at) VALUES (:agent, 'worked', :now)
+ON CONFLICT (agent) DO UPDATE SET state = 'worked', said = '', at = :now WHERE state <> 'worked';
+
+-- name: agent_login_open
+DELETE FROM agent_logins WHERE agent = :agent AND state = 'needed';
+
+-- name: agent_login_get
+SELECT * FROM agent_logins WHERE agent = :agent;
+

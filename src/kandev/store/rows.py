@@ -14,6 +14,7 @@ JSON_COLUMNS = frozenset(
     {
         "config_options",
         "failures",
+        "initialize",
         "instance",
         "metadata",
         "usage",
@@ -23,7 +24,7 @@ JSON_COLUMNS = frozenset(
         "replayed",
     }
 )
-BOOLEANS = frozenset({"interrupted", "recap_pending"})
+BOOLEANS = frozenset({"interrupted", "recap_pending", "refuses_restore"})
 _encoder = msgspec.json.Encoder()
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from kandev.domain.known_agents import KnownLogin, KnownVersion
 from kandev.domain.models import (
     ExecutorRunning,
     Message,
@@ -199,6 +200,20 @@ class Store:
             from_row(ResumeOutcome, row)
             for row in self._db.all("resumes_of_session", session_id=session_id, limit=limit)
         ]
+
+    def known_versions(self, agent: str, *, limit: int = 20) -> list[KnownVersion]:
+        """Return the versions of an agent that ran, the last one seen first."""
+        return [from_row(KnownVersion, row) for row in self._db.all("agent_versions_of", agent=agent, limit=limit)]
+
+    def refuses_restore(self, agent: str, version: str) -> bool:
+        """Tell whether this version of an agent is known not to restore although it offers to (TOK-8)."""
+        row = self._db.one("agent_version_get", agent=agent, version=version)
+        return row is not None and from_row(KnownVersion, row).refuses_restore
+
+    def known_login(self, agent: str) -> KnownLogin | None:
+        """Return what the agent last let know of its login."""
+        row = self._db.one("agent_login_get", agent=agent)
+        return from_row(KnownLogin, row) if row else None
 
     def forget_session(self, session_id: str) -> None:
         """Drop what is kept in memory of a deleted session."""

@@ -11,6 +11,7 @@ AGENT = AgentConfig(
     session_directory=claude_code.AGENT.session_directory,
     env_allow=claude_code.AGENT.env_allow,
     credentials=claude_code.AGENT.credentials,
-    login_hint=claude_code.AGENT.login_hint,
+    # The adapter brings the command line along, which need not be installed besides.
+    login_hint="claude-agent-acp --cli auth login",
     install_hint="npm install -g @agentclientprotocol/claude-agent-acp",
 )
