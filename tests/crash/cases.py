@@ -51,12 +51,13 @@ def _second(*names: str) -> tuple[str, ...]:
 
 
 BEGIN = ("start.before_begin", "start.after_begin", "instance.before_spawn", "instance.after_spawn")
-STARTING = ("agent.before_configure", "agent.before_start", "agent.after_start", "session.after_initialize")
+CONFIGURED = ("agent.before_configure", "agent.after_configure")
+STARTING = (*CONFIGURED, "agent.before_start", "agent.after_start", "session.after_initialize")
 OPENED = ("session.after_open", "session.after_settings", "start.before_ready", "start.after_ready")
 PIPE = ("before_commit", "after_commit", "after_publish", "before_send")
 READ = ("before_commit:1", "before_commit:4", "after_commit:2", "after_commit:7", "after_publish:3", "after_publish:9")
 DELETED = ("delete.after_intent", "delete.after_agents", "delete.after_worktree", "delete.after_files")
-EXIT = ("agent.before_exit", "agent.after_exit", "agent.after_discard")
+EXIT = ("agent.before_exit", "agent.after_exit", "instance.before_stop", "instance.after_stop", "agent.after_discard")
 
 BACKEND = [
     *_at("CRASH-1", plays.launch, "task.before_create", "task.after_create"),
@@ -123,6 +124,7 @@ BACKEND = [
 RECONCILE = ("kill", "commit", "discard")
 START_UP = [
     *_at("STATE-1", plays.second, *(f"reconcile.{when}_{what}" for what in RECONCILE for when in ("before", "after"))),
+    *_at("STATE-1", plays.second, "instance.before_fork_server", "instance.after_fork_server"),
     *_kept("CRASH-13", plays.stop, "intentions.before", "intentions.after"),
 ]
 """Kills of a backend that starts on what an earlier kill left."""
@@ -130,6 +132,10 @@ START_UP = [
 LINE = ("before_line", "announced", "before_written", "after_written")
 AGENTCTL = [
     *_at("CRASH-15", plays.launch, "agentctl.before_fork", "agentctl.after_fork", "agentctl.before_listen"),
+    *_at("CRASH-15", plays.say, *_second("agentctl.before_spare", "agentctl.after_spare"), before=plays.launch),
+    *_at("CRASH-15", plays.say, "agentctl.before_spare", "agentctl.after_spare", before=plays.launch, sure=False),
+    *_at("CRASH-15", plays.launch, "agentctl.before_configure", "agentctl.after_configure"),
+    *_at("CRASH-15", plays.say, "agentctl.before_configure", "agentctl.after_configure", before=plays.launch),
     *_at("CRASH-15", plays.launch, *(f"agentctl.{name}" for name in ("before_spawn", "after_spawn", "after_start"))),
     *_at("CRASH-15", plays.say, "agentctl.before_spawn", "agentctl.after_spawn", before=plays.launch),
     *_at("CRASH-15", plays.say, "agentctl.after_start", "agentctl.after_identity", before=plays.launch),

@@ -6,23 +6,55 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-import kandev
+from failpoint_places import (
+    ROOT,
+    Name,
+    Place,
+    awaited,
+    bare,
+    bodies,
+    lines,
+    places,
+    posts,
+    programs,
+    starts_a_process,
+)
 from kandev.agentctl.failpoints import FAILPOINTS, environment_of_agentctl
 
-ROOT = Path(kandev.__file__).parent
 WRITERS = {"write", "write_patiently", "flush"}
 """Calls that commit: `store.write(job)` and its kin, awaited in the rooms that decide what is stored."""
+COMMITTING = ("orchestrator", "lifecycle", "store")
+
+CLIENT = ROOT / "runtimes/agentctl_client.py"
+PIPE = Name("os", "write")  # in agentctl/stdin.py
+
+PASSED_ON = {
+    "agentctl/spawn.py:spawn": Name("", "spawn"),
+    "runtimes/fork_client.py:_start": Name("", "_start"),
+    "runtimes/fork_client.py:start_cold": Name("", "start_cold"),
+    "runtimes/local.py:LocalInstances._start": Name("self", "_start"),
+    "runtimes/standalone.py:StandaloneRuntime._start": Name("self", "_start"),
+    "worktrees/program.py:run_program": Name("", "run_program"),
+    "worktrees/preparation.py:Preparation.run": Name("_preparation", "run"),
+    "worktrees/git.py:Git._run": Name("self", "_run"),
+    "worktrees/git.py:Git.write": Name("_git", "write"),
+}
+"""Functions that start a process for whoever calls them: the failpoints are the callers'."""
 
 ELSEWHERE = {
-    "Store.write": "is the commit itself",
-    "Store.write_patiently": "is the commit itself",
-    "Ingest._store": "is the commit of `_commit`, which has them",
+    "store/store.py:Store.write": "is the commit itself",
+    "store/store.py:Store.write_patiently": "is the commit itself",
+    "lifecycle/ingest.py:Ingest._store": "is the commit of `_commit`, which has them",
+    "agentctl/stdin.py:StdinWriter._write": "goes on with what `_begin` announced; that has the one before",
+    "worktrees/git.py:Git.ask": "git is only asked something; nothing is changed",
+    "orchestrator/hooks.py:Hooks._run": "a command of the user's, of which nothing is stored and nothing depends on it",
 }
+"""FILE:FUNCTION of what has its failpoints elsewhere, or needs none, and why."""
 
 
 def uses() -> Iterator[tuple[str, str]]:
@@ -46,31 +78,61 @@ def test_names_and_places_read_well() -> None:
     assert [place for place in FAILPOINTS.values() if not re.fullmatch(r"[A-Za-z`].*[^.]\.", place)] == []
 
 
-def commits(path: Path) -> Iterator[tuple[str, int, list[int]]]:
-    """(function, line of a commit, lines of the failpoints in that function)."""
-    tree = ast.parse(path.read_text())
-    owners = [node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef)]
-    for owner in owners:
-        for function in [node for node in owner.body if isinstance(node, ast.AsyncFunctionDef)]:
-            name = f"{owner.name}.{function.name}" if isinstance(owner, ast.ClassDef) else function.name
-            calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
-            points = [node.lineno for node in calls if getattr(node.func, "id", "") == "failpoint"]
-            awaited = [node.value for node in ast.walk(function) if isinstance(node, ast.Await)]
-            for call in awaited:
-                if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in WRITERS:
-                    yield name, call.lineno, points
+def without_reason(found: Iterable[Place]) -> list[str]:
+    """Those that no exception names, to be read by whoever added one."""
+    return [f"{place.name}, line {place.line}" for place in found if place.name not in ELSEWHERE]
 
 
-@pytest.mark.parametrize("room", ["orchestrator", "lifecycle", "store"])
-def test_every_commit_has_a_failpoint_before_and_behind_it(room: str) -> None:
-    """A commit that is added gets its two places, and by that its crash tests."""
-    bare = []
-    for path in sorted((ROOT / room).glob("*.py")):
-        for name, line, points in commits(path):
-            covered = any(point < line for point in points) and any(point > line for point in points)
-            if not covered and name not in ELSEWHERE:
-                bare.append(f"{path.name}:{line} in {name}")
-    assert bare == []
+def commits() -> list[Place]:
+    files = [path for path in programs() if path.relative_to(ROOT).parts[0] in COMMITTING]
+    return [place for place in places(lambda call: awaited(call, WRITERS), files) if not place.covered]
+
+
+def sends() -> list[Place]:
+    """To agentctl: every request that tells it to do something. To the agent: the writes into its stdin."""
+    told = posts(CLIENT, "AgentctlClient")
+    assert {"configure", "start", "send", "stop", "ack"} <= told
+
+    def to_agentctl(call: ast.expr) -> bool:
+        return awaited(call, told) and Name.of(call.value).receiver in {"client", "channel"}  # type: ignore[attr-defined]
+
+    found = [*places(to_agentctl, programs()), *places(lambda c: Name.of(c) == PIPE, [ROOT / "agentctl/stdin.py"])]
+    assert len(found) >= len(told) + 1, "nothing is sent any more? then this test looks in the wrong place"
+    return [place for place in found if not place.covered]
+
+
+def starts() -> list[Place]:
+    return bare(starts_a_process, PASSED_ON)
+
+
+@pytest.mark.parametrize("missing", [commits, sends, starts])
+def test_every_step_has_a_failpoint_before_and_behind_it(missing: Callable[[], list[Place]]) -> None:
+    """A commit, a send or a start of a process that is added gets its two places, and by that its crash tests."""
+    assert without_reason(missing()) == []
+
+
+def test_every_exception_is_still_one() -> None:
+    """A reason that nothing needs any more would hide what comes in its place."""
+    assert {place.name for place in [*commits(), *sends(), *starts()]} >= set(ELSEWHERE)
+
+
+def test_places_are_told_apart() -> None:
+    """Two steps do not share what stands between them, and one without a failpoint on a side is bare."""
+    assert [covered(text) for text in ("a s b", "a s", "s b", "a s b s c", "a s b c s d", "s")] == [
+        [True],
+        [False],
+        [False],
+        [False, False],
+        [True, True],
+        [False],
+    ]
+
+
+def covered(steps: str) -> list[bool]:
+    """Which steps ("s") of a function are covered; each other letter is a failpoint on a line of its own."""
+    body = "\n".join("    send()" if step == "s" else f"    failpoint('{step}')" for step in steps.split())
+    (function,) = bodies(f"def f():\n{body}")
+    return [covered for _line, covered in lines(lambda call: Name.of(call).called == "send", function)]
 
 
 def run(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -83,11 +83,13 @@ def _hand_over(
 
 def _fork_spare(control: socket.socket) -> _Spare:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    failpoint("agentctl.before_spare")
     pid = os.fork()
     if pid == 0:
         control.close()
         ours.close()
         _become_agentctl(theirs)
+    failpoint("agentctl.after_spare")
     theirs.close()
     return _Spare(pid, ours)
 

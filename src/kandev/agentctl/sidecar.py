@@ -112,7 +112,9 @@ class Sidecar:
         if not (isinstance(cwd, str) and isinstance(tmpdir, str)):
             raise Refusal(400, "bad_request", "cwd and tmpdir are paths.")
         self._refuse_while_running()
+        failpoint("agentctl.before_configure")
         self._launch = Launch(command=tuple(command), env=env, cwd=cwd, tmpdir=tmpdir)
+        failpoint("agentctl.after_configure")
 
     def start(self) -> Mapping[str, Any]:
         """Start the configured agent."""

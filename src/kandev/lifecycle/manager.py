@@ -184,6 +184,7 @@ class LifecycleManager:
         await execution.client.configure(
             command=self._command(execution), env=launch_environment(config, os.environ), cwd=request.cwd
         )
+        failpoint("agent.after_configure")
         stage("starting_agent")
         failpoint("agent.before_start")
         process = await execution.client.start()

@@ -12,7 +12,7 @@ import h11
 import msgspec
 
 import kandev.agentctl
-from kandev.agentctl.failpoints import environment_of_agentctl
+from kandev.agentctl.failpoints import environment_of_agentctl, failpoint
 from kandev.errors import AgentctlError
 
 __all__ = ["AgentctlOptions", "ForkServer", "reap_cold", "start_cold"]
@@ -101,8 +101,10 @@ class ForkServer:
         if self._control is None:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             ours.setblocking(False)
+            failpoint("instance.before_fork_server")
             with theirs:
                 self._process = _start("fork_server", [str(theirs.fileno())], [theirs.fileno()])
+            failpoint("instance.after_fork_server")
             self._control = ours
         return self._control
 

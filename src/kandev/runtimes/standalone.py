@@ -96,12 +96,14 @@ class StandaloneRuntime:
     async def stop_instance(self, instance: Instance, *, grace_s: float) -> None:
         """End the agent with grace, then agentctl; what does not answer is killed by identity."""
         client = self.connect(instance)
+        failpoint("instance.before_stop")
         try:
             await client.stop(grace_s=grace_s)
         except AgentctlError:
             pass  # gone, hung, or refused by it: the proof below decides
         finally:
             await client.aclose()
+        failpoint("instance.after_stop")
         await self._end(instance)
 
     def connect(self, instance: Instance) -> AgentctlClient:
