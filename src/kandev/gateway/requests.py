@@ -52,6 +52,14 @@ class TaskList(msgspec.Struct, frozen=True, kw_only=True):
     cursor: Line | None = None
 
 
+class TaskBoard(msgspec.Struct, frozen=True, kw_only=True):
+    """task.board: a page of all tasks, or one task."""
+
+    task_id: Id | None = None
+    limit: Limit | None = None
+    cursor: Line | None = None
+
+
 class TaskRef(msgspec.Struct, frozen=True, kw_only=True):
     """task.get, task.complete, task.session.list."""
 
