@@ -1,6 +1,8 @@
 """The gateway over real sockets: uvicorn on a free port, before a stand-in for the services."""
 
 import asyncio
+import base64
+import hashlib
 import http.client
 import json
 import os
@@ -374,6 +376,22 @@ async def test_a_token_in_a_page_s_address_becomes_a_cookie(running: Running) ->
     assert "set-cookie" not in headers
 
 
+async def test_a_browser_without_the_token_is_asked_for_it(running: Running) -> None:
+    """The places of the page answer 401 with a form that sends `?token=`; it may run no script. Programs get JSON."""
+    for path in ("/", "/tasks/t1/sessions/s1"):
+        status, headers, body = await running.get(path, Accept="text/html,*/*")
+        assert (status, headers["content-type"]) == (401, "text/html; charset=utf-8")
+        assert b'name="token"' in body
+        assert "script-src" not in headers["content-security-policy"]
+        assert "form-action 'self'" in headers["content-security-policy"]
+        style = body.split(b"<style>")[1].split(b"</style>")[0]
+        digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+        assert f"'sha256-{digest}'" in headers["content-security-policy"]
+    for path, accepted in (("/metrics", "text/html"), ("/", "*/*")):
+        status, _, body = await running.get(path, Accept=accepted)
+        assert (status, json.loads(body)["code"]) == (401, "UNAUTHORIZED")
+
+
 async def test_the_page_is_served_where_it_was_built(home: Home, tmp_path: Path) -> None:
     """Board and session have the same document; its files are under /assets; nothing else is reachable."""
     page = tmp_path / "page"
@@ -386,6 +404,8 @@ async def test_the_page_is_served_where_it_was_built(home: Home, tmp_path: Path)
             assert (await running.get(path, **BEARER))[2] == b"the page"
         status, headers, body = await running.get("/assets/app.js", **BEARER)
         assert (status, body, headers["x-content-type-options"]) == (200, b"let x", "nosniff")
+        assert "immutable" in headers["cache-control"]
+        assert (await running.get("/", **BEARER))[1]["cache-control"] == "no-cache"
         for path in ("/assets/../../secret.js", "/assets/%2e%2e/%2e%2e/secret.js", "/assets/nothing.js"):
             assert (await running.get(path, **BEARER))[0] == 404
 

@@ -1,10 +1,11 @@
 """The policy around the whole application: every HTTP and WebSocket request passes here first."""
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kandev.errors import Forbidden, KandevError, Unauthorized
+from kandev.gateway.login import login_page
 from kandev.gateway.security import PAGE_HEADERS, Caller, Policy, caller_of, token_in_query, without_token
 
 STATUS = {
@@ -55,7 +56,9 @@ class Guard:
             if scope["type"] == "http" and _is_page(path) and (token := token_in_query(caller.query)):
                 return self._without_token(path, caller, token)
             self._policy.check_token(caller)
-        except (Forbidden, Unauthorized) as error:
+        except Unauthorized as error:
+            return login_page() if _is_page(path) and _is_browser(scope) else refusal(error)
+        except Forbidden as error:
             return refusal(error)
         return None
 
@@ -73,10 +76,18 @@ def _is_page(path: str) -> bool:
     return path == "/" or path.startswith("/tasks/")
 
 
+def _is_browser(scope: Scope) -> bool:
+    """Tell whether a person looks at the answer: programs do not ask for HTML."""
+    accepted = Headers(scope=scope).get("accept", "")
+    return scope["type"] == "http" and "text/html" in accepted
+
+
 def _with_headers(send: Send) -> Send:
     async def sends(message: Message) -> None:
         if message["type"] in {"http.response.start", "websocket.http.response.start"}:
-            MutableHeaders(scope=message).update(PAGE_HEADERS)
+            headers = MutableHeaders(scope=message)
+            for name, value in PAGE_HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return sends

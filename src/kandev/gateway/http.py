@@ -3,6 +3,7 @@
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -37,6 +38,15 @@ PLACEHOLDER = """<!doctype html>
 """
 
 
+class _Assets(StaticFiles):
+    """Files whose names hold a hash of what is in them, so that a browser never asks for one twice."""
+
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+        return response
+
+
 class Gateway:
     """The routes, bound to one backend. Knows its open sockets, so that they can be told of the end."""
 
@@ -61,7 +71,7 @@ class Gateway:
             Route("/tasks/{rest:path}", self._index),
         ]
         if (assets := self._page / "assets").is_dir():
-            routes.append(Mount("/assets", StaticFiles(directory=assets)))
+            routes.append(Mount("/assets", _Assets(directory=assets)))
         handlers = {HTTPException: _http_error, KandevError: _kandev_error, Exception: _unexpected}
         return Guard(Starlette(routes=routes, exception_handlers=handlers), policy)  # type: ignore[arg-type]
 
