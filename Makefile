@@ -38,7 +38,7 @@ help:
 	@echo 'make crash        a kill at every failpoint, a start, and what must hold then (minutes)'
 	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
 	@echo 'make runtimes-test  agents in containers of an engine of its own (root, and the package docker.io)'
-	@echo 'make real-agents  installs the agents that the tests drive (npm)'
+	@echo 'make real-agents  installs agents that nobody here wrote, and tests with them (npm, 2 GB; ARGS="codex gemini")'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
 	@echo 'make clean        removes whatever this file made'
 
@@ -79,11 +79,11 @@ format: .venv/.tests
 bench: .venv/.tests
 	$(PY) -m benchmarks $(ARGS)
 
-# A seed is one schedule of faults; without one a fresh one is drawn and printed.
 # A kill at every failpoint of backend and agentctl, and a start: some minutes.
 crash: .venv/.tests
 	$(PY) -m pytest tests/crash $(ARGS)
 
+# A seed is one schedule of faults; without one a fresh one is drawn and printed.
 chaos: .venv/.tests
 	PYTHONPATH=tests $(PY) -m chaos --rounds $(ROUNDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -92,7 +92,7 @@ runtimes-test: .venv/.tests
 	$(PY) -m pytest tests/runtimes $(ARGS)
 
 real-agents: .venv/.tests
-	$(PY) tests/real_agents/install.py
+	PYTHONPATH=tests $(PY) -m real_agents.run $(ARGS)
 
 lock:
 	$(COMPILE) --group build $(ARGS) -o requirements.lock

@@ -1,7 +1,5 @@
 """Puts the agents of packages/ into .real-agents/NAME (or KANDEV_REAL_AGENTS/NAME), each by an `npm ci` of its own.
 
-    python tests/real_agents/install.py [NAME...]
-
 One that cannot be installed does not keep the others from it. Node comes along in the version that they want.
 """
 
@@ -80,7 +78,7 @@ def _run_npm(package: str) -> None:
     shutil.copyfile(place / "package-lock.json", place / "installed-lock.json")
 
 
-def main(names: Sequence[str]) -> int:
+def install_all(names: Sequence[str]) -> int:
     """Installs the named agents, or all; tells each, and returns how many failed."""
     failed = 0
     for name in names or AGENTS:
@@ -94,7 +92,3 @@ def main(names: Sequence[str]) -> int:
             sys.stdout.write(f"{name}: in {PLACE / name} ({time.monotonic() - began:.0f} s)\n")
         sys.stdout.flush()
     return failed
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

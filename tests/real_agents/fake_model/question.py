@@ -15,6 +15,7 @@ COUNT = re.compile(r"\bcount from 1 to (\d+)", re.IGNORECASE)
 TOOL = re.compile(r"^\s*tool: *(.+)$", re.MULTILINE)
 SHELL_TOOLS = ("Bash", "bash", "shell_command", "exec_command", "run_shell_command", "shell")
 WRAPPERS = ("<system-reminder>", "<session_context>", "<environment_context>")
+CURRENT_REQUEST = "=== CURRENT REQUEST ==="
 PIECE_PAUSE_S = 0.1
 HANG_S = 3600.0
 
@@ -97,13 +98,14 @@ def plan(question: Question) -> Answer:
     """The answer to a question: steered by the user's last text, otherwise what the request held."""
     if question.schema is not None:
         return Answer(pieces=(json.dumps(example_of(question.schema)),))
-    if not question.answered:
-        if found := STEERING.search(question.last):
-            return _steered(found[1], int(found[2]))
-        if found := COUNT.search(question.last):
-            return Answer(pieces=tuple(f"{n} " for n in range(1, int(found[1]) + 1)), pause_s=PIECE_PAUSE_S)
-        if (found := TOOL.search(question.last)) and (call := _shell_call(question, found[1].strip())):
-            return Answer(tool=call)
+    # Of a prompt inside a recorded conversation only the prompt steers.
+    wanted = "" if question.answered else question.last.rpartition(CURRENT_REQUEST)[2]
+    if found := STEERING.search(wanted):
+        return _steered(found[1], int(found[2]))
+    if found := COUNT.search(wanted):
+        return Answer(pieces=tuple(f"{n} " for n in range(1, int(found[1]) + 1)), pause_s=PIECE_PAUSE_S)
+    if (found := TOOL.search(wanted)) and (call := _shell_call(question, found[1].strip())):
+        return Answer(tool=call)
     marks = " ".join(question.marks) or "none"
     return Answer(pieces=(f"HEARD {question.messages} messages, ", f"marks: {marks}"))
 
