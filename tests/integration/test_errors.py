@@ -35,7 +35,7 @@ def broken_agents(directory: Path) -> str:
         "directory": [str(directory)],
     }
     tables = [f"[agents.{name}]\ncommand = {json.dumps(command)}\n" for name, command in commands.items()]
-    return "".join(tables) + '[agents.other-protocol]\ncommand = ["true"]\nprotocol = "amp"\n'
+    return "".join(tables)
 
 
 @pytest.fixture(scope="module")
@@ -141,15 +141,6 @@ async def test_an_agent_of_a_later_protocol_is_refused(client: Client, cast: Cas
     failed = await session.event("session.resume.failed")
     assert "version 99" in failed["message"]
     await session.agent.until(lambda: session.agent.alive() == [])
-
-
-async def test_a_protocol_that_is_not_built_is_refused_at_once(client: Client) -> None:
-    """No task is made for an agent that this version cannot speak to, and the error says what helps."""
-    before = await client.call("task.list")
-    refused = await failure(client, "task.create", {"agent": "other-protocol", "description": "first"})
-    assert (refused.code, refused.reason) == ("CONFLICT", "protocol_not_built")
-    assert "config.toml" in refused.message
-    assert await client.call("task.list") == before
 
 
 # What is not there

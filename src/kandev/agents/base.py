@@ -23,7 +23,7 @@ ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think
 Permissions = Literal["ask", "deny"] | tuple[ToolKind, ...]
 
 # The protocols that this version speaks. An agent of another one is listed, and says why it cannot be started.
-SPOKEN_PROTOCOLS: frozenset[str] = frozenset({"acp"})
+SPOKEN_PROTOCOLS: frozenset[str] = frozenset({"acp", "stream-json", "amp"})
 
 # Names (a trailing * is a prefix) that every agent gets from the backend's environment (design, section 6).
 # TMPDIR is not among them: each agent gets a temporary directory of its own (PROC-7).
@@ -191,7 +191,7 @@ def launch_command(config: AgentConfig, *, token: str = "", last_message_uuid: s
     """The words that start the agent, `{python}` and `{kandev}` put in.
 
     With a token, an agent that resumes by its command line gets it there; one that restores natively gets it in its
-    protocol. The caller passes only a token that is proven (TOK-5). The placeholders are put in at each launch, so
+    protocol. The placeholders are put in at each launch, so
     that a stored session still starts after Python or this package was moved.
     """
     words = [_expand(word) for word in config.command]

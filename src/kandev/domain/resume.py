@@ -12,7 +12,11 @@ from kandev.domain.models import (
     ExecutorRunning,
     SessionState,
     TaskSession,
+    Turn,
 )
+
+MESSAGE_TURN = "message_turn"
+"""Where the row's metadata keep which turn `last_message_uuid` ended."""
 
 
 class ResumeReason(StrEnum):
@@ -82,6 +86,17 @@ class LaunchAgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     token_proven: bool = False
     last_message_uuid: str = ""
     task_description: str = ""
+
+
+def resume_point(running: ExecutorRunning, last_turn: Turn | None) -> str:
+    """Return the message behind which the agent is to go on (`--resume-session-at`), '' for the end of its own record.
+
+    An agent that is resumed at a message forgets what it recorded behind it. So it is used only where the session's
+    last turn ended with that message: then both records agree. A turn that was interrupted, cancelled or failed stays
+    in the agent's memory as far as it came. Nor in a second try (TOK-16): the agent may not have stored the message.
+    """
+    known = last_turn is not None and running.metadata.get(MESSAGE_TURN) == last_turn.id
+    return running.last_message_uuid if known and not running.metadata.get("cannot_restore") else ""
 
 
 def build_resume_request(

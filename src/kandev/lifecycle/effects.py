@@ -49,7 +49,10 @@ class PromptAccepted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompleteStreamEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt was answered. `known` says whether the protocol knows the stop reason; `silent`: nothing was said."""
+    """A prompt was answered. `known` says whether the protocol knows the stop reason; `silent`: nothing was said.
+
+    `last_message_uuid` is the turn's last message in the agent's own record, where it tells one.
+    """
 
     turn_id: str
     token: str
@@ -58,6 +61,7 @@ class CompleteStreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     usage: Mapping[str, Any]
     silent: bool
     restored: bool
+    last_message_uuid: str = ""
 
 
 class PromptFailed(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.ingest import Ingest
-from kandev.lifecycle.protocol_state import ProtocolState
+from kandev.lifecycle.protocol_state import ProtocolState, decode_state, new_state
 from kandev.lifecycle.reader import Reader
 from kandev.lifecycle.running import Running
 from kandev.lifecycle.session import (
@@ -33,6 +33,8 @@ from kandev.lifecycle.session import (
     dispatch_initial_prompt,
     initialize_agent_session,
 )
+from kandev.lifecycle.stream_session import open_stream_session
+from kandev.protocols.acp import AgentInfo
 from kandev.runtimes.agentctl_client import AgentProcess
 from kandev.runtimes.base import Instance, InstanceRequest, Runtime
 from kandev.store.database import Tx
@@ -132,7 +134,7 @@ class LifecycleManager:
             execution_id=request.execution_id,
             agent=config.name,
         )
-        state = ProtocolState(history_enabled=config.session.history_context_injection)
+        state = new_state(config.protocol, history_enabled=config.session.history_context_injection)
         execution = AgentExecution(
             ref,
             request,
@@ -193,13 +195,7 @@ class LifecycleManager:
         # Not before: where no agent was started, no record ends the journal, and its reader would wait for ever.
         execution.runner = asyncio.create_task(self._running.run(execution), name=f"execution {request.session_id}")
         execution.ingest.reader.batch.add(_agent_started(execution, process))
-        restored = await initialize_agent_session(
-            execution,
-            timing=timing,
-            mcp_servers=mcp_servers_for_launch(config, os.environ),
-            cannot_load=self._cannot_load,
-            stage=stage,
-        )
+        restored = await self._open(execution, stage)
         if restored.unsupported:
             self._cannot_load.add((config.name, execution.info.version))
         execution.require_not_ending()
@@ -207,13 +203,22 @@ class LifecycleManager:
         return Started(restored=restored, initial=initial)
 
     def _command(self, execution: AgentExecution) -> list[str]:
-        request = execution.request
-        token = request.acp_session_id if request.token_proven else ""
-        return launch_command(execution.config, token=token, last_message_uuid=request.last_message_uuid)
+        request, config = execution.request, execution.config
+        # An ACP agent with such an option might not start over a token that nothing has proven (TOK-5).
+        token = request.acp_session_id if request.token_proven or config.protocol != "acp" else ""
+        return launch_command(config, token=token, last_message_uuid=request.last_message_uuid)
 
     def _forget(self, execution: AgentExecution) -> None:
         if self._executions.get(execution.ref.session_id) is execution:
             del self._executions[execution.ref.session_id]
+    async def _open(self, execution: AgentExecution, stage: Stage) -> Restored:
+        servers = mcp_servers_for_launch(execution.config, os.environ)
+        if execution.config.protocol != "acp":
+            return await open_stream_session(execution, timing=self._timing, mcp_servers=servers, stage=stage)
+        return await initialize_agent_session(
+            execution, timing=self._timing, mcp_servers=servers, cannot_load=self._cannot_load, stage=stage
+        )
+
         execution.ingest.end(AgentDied("The agent ended."))
         execution.ended.set()
 

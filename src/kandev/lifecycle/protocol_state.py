@@ -9,7 +9,9 @@ from typing import Any
 import msgspec
 
 from kandev.agentctl import records
+from kandev.agents.base import Protocol
 from kandev.protocols.dialect import ACP, Dialect
+from kandev.protocols.stream_json import StreamJson, StreamState
 
 VALUE_BYTES = 64 * 1024
 REPLAYED_KINDS = 64
@@ -41,7 +43,10 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProtocolState(msgspec.Struct, kw_only=True):
-    """One value, written as JSON. Ids of requests are ours; `permissions` maps the agent's request id to ours."""
+    """One value, written as JSON. Ids of requests are ours; `permissions` maps the agent's request id to ours.
+
+    `stream` is what the dialect of an agent that does not speak ACP remembers.
+    """
 
     phase: Phase = Phase.LIVE
     agent_session_id: str = ""
@@ -67,10 +72,11 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     resume_context_injected: bool = False
     replayed: dict[str, int] = {}
     exited: records.Exited | None = None
+    stream: StreamState | None = None
 
     def dialect(self) -> Dialect:
         """Return what the agent speaks."""
-        return ACP
+        return ACP if self.stream is None else StreamJson(self.stream)
 
     def count_replayed(self, kind: str) -> None:
         """Count one update of a replay; kinds beyond the first REPLAYED_KINDS, and endless ones, count as "other"."""
@@ -81,6 +87,12 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     def encode(self) -> str:
         """Return the stored form."""
         return _encoder.encode(self).decode()
+
+
+def new_state(protocol: Protocol, *, history_enabled: bool) -> ProtocolState:
+    """Return the state of a reader that has read nothing yet, for an agent that speaks `protocol`."""
+    stream = None if protocol == "acp" else StreamState(protocol=protocol)
+    return ProtocolState(history_enabled=history_enabled, stream=stream)
 
 
 def small(value: dict[str, Any]) -> dict[str, Any]:

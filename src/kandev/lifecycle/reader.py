@@ -9,6 +9,7 @@ from typing import Any
 
 from kandev.agentctl import records
 from kandev.agentctl.failpoints import failpoint
+from kandev.domain.failures import PromptFailure, classify_prompt_failure
 from kandev.domain.models import Message, PermissionState
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import (
@@ -167,6 +168,7 @@ class Reader:
     def agent_ended(self, *, stderr: str, why: str = "") -> None:
         """Close everything of this execution: its agent is proven dead and its journal was read whole."""
         self.on_answer = None  # whatever would be sent from here on is left out
+        self._refused_at_the_end(stderr, why)
         exited = self.state.exited
         turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
         delivered = self.state.lines_begun >= self.state.prompt_line
@@ -184,6 +186,17 @@ class Reader:
                 why=why,
             )
         )
+
+    def _refused_at_the_end(self, stderr: str, why: str) -> None:
+        """One that ends over its first prompt may say only on stderr that it knows no such session, or no login."""
+        turn = next(((n, flight.turn_id) for n, flight in self.state.in_flight.items() if flight.turn_id), None)
+        if self.state.stream is None or why or turn is None or self.state.turn_accepted:
+            return
+        error = {"message": stderr[-2000:].strip()}
+        kind = classify_prompt_failure(error, session_id=self.state.agent_session_id)
+        if kind is PromptFailure.LOGIN or (kind is PromptFailure.UNKNOWN_SESSION and self.state.restored):
+            del self.state.in_flight[turn[0]]
+            self._prompt_answered(turn[1], acp.Response(turn[0], None, error))
 
     def _marked(self, line: bytes) -> None:
         record = records.parse(line)
@@ -290,6 +303,9 @@ class Reader:
             case "initialize" if response.error is None:
                 self.state.initialize = small(response.result) if isinstance(response.result, dict) else {}
                 self.effect(AgentIntroduced(initialize=self.state.initialize))
+                if self.state.stream is not None:  # which has restored its session by then, if it had one
+                    method = "session/resume" if self.state.agent_session_id else "session/new"
+                    self._session_answered(method, response.result)
             case "session/new" | "session/load" | "session/resume" if response.error is None:
                 self._session_answered(flight.method, response.result)
             case "session/prompt":
@@ -347,9 +363,15 @@ class Reader:
                 usage={**self.state.turn_usage, **acp.usage(response.result)},
                 silent=not self.state.turn_said,
                 restored=restored,
+                last_message_uuid=self._last_message_uuid(response.result),
             )
         )
         failpoint("turn.answered")
+
+    def _last_message_uuid(self, result: Any) -> str:
+        if self.state.stream is None or not isinstance(result, dict):
+            return ""
+        return str(result.get("lastMessageUuid", ""))
 
     def _request(self, request: acp.Request) -> None:
         if request.method != PERMISSION:

@@ -23,6 +23,7 @@ from kandev.domain.models import (
     now,
     seconds_since,
 )
+from kandev.domain.resume import MESSAGE_TURN
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import (
@@ -199,12 +200,22 @@ def handle_session_status_event(tx: Tx, ref: ExecutionRef, effect: SessionStatus
 
 def handle_complete_stream_event(tx: Tx, ref: ExecutionRef, effect: CompleteStreamEvent) -> list[Event]:
     """Third caller: a turn ended, which proves the token. Session waits, task is in review."""
-    store_resume_token(tx, ref, effect.token, proven=True)
+    store_resume_token(tx, ref, effect.token, proven=True, last_message_uuid=effect.last_message_uuid)
     known_agents.turn_ended(tx, ref.agent)
     state = TurnState.CANCELLED if effect.stop_reason == "cancelled" else TurnState.COMPLETED
+    if effect.last_message_uuid and state is TurnState.COMPLETED:
+        _note_turn_of_message(tx, ref, effect.turn_id)
     events = end_turn(tx, ref, effect.turn_id, state, stop_reason=effect.stop_reason, usage=dict(effect.usage))
     events += move_session(tx, ref.session_id, SessionEvent.TURN_ENDED)
     return events + move_task(tx, ref.task_id, TaskEvent.SESSION_WAITING, session_id=ref.session_id)
+
+
+def _note_turn_of_message(tx: Tx, ref: ExecutionRef, turn_id: str) -> None:
+    """Keep which turn `last_message_uuid` ends: a resume from there would lose whatever came after it."""
+    stored = tx.one("executor_get", session_id=ref.session_id)
+    if stored is not None:
+        metadata = {**from_row(ExecutorRunning, stored).metadata, MESSAGE_TURN: turn_id}
+        tx.run("executor_set_metadata", session_id=ref.session_id, metadata=to_json(metadata), now=now())
 
 
 def handle_prompt_failed(tx: Tx, ref: ExecutionRef, effect: PromptFailed) -> list[Event]:

@@ -23,7 +23,7 @@ from kandev.domain.models import (
     new_id,
     now,
 )
-from kandev.domain.resume import LaunchAgentRequest, build_resume_request
+from kandev.domain.resume import LaunchAgentRequest, build_resume_request, resume_point
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import Conflict, Internal, Parked, SessionEnded
 from kandev.lifecycle.batch import Applied
@@ -84,13 +84,25 @@ class StartSteps:
         try:
             await self._attempt(start, session, row, prepared)
         except RestoreFailed as failure:
-            if failure.kind is not LoadFailure.CANNOT_RESTORE or not await self._may_try_again(session.id):
+            token = await self._second_token(session.id, row, failure)
+            if token is None:
                 raise
-            # TOK-16: nothing definite was said, so once more in a fresh process.
             assert start.execution is not None
             await self._manager.stop(start.execution, why="start_failed", grace_s=0)
             start.execution = None
-            await self._attempt(start, session, self._row(session.id), prepared)
+            again = msgspec.structs.replace(self._row(session.id), resume_token=token)
+            await self._attempt(start, session, again, prepared)
+
+    async def _second_token(self, session_id: str, row: ExecutorRunning, failure: RestoreFailed) -> str | None:
+        """Return the token of a second try in a fresh process, None where there is none.
+
+        TOK-16: nothing definite was said, so once more the same. TOK-5: an agent that took the token on its command
+        line does not know it, and no turn had ended in it: nothing was lost, so a new session.
+        """
+        if failure.kind is LoadFailure.CANNOT_RESTORE and await self._may_try_again(session_id):
+            return row.resume_token
+        unproven = failure.kind is LoadFailure.UNKNOWN_SESSION and not row.metadata.get("token_proven")
+        return "" if unproven else None
 
     async def _validate_and_lock(self, start: Start) -> tuple[TaskSession, ExecutorRunning]:
         """Read again what counts, now that this start is the only one (RACE-3)."""
@@ -149,8 +161,11 @@ class StartSteps:
             cwd=workspace.path,
             task_description=head.content if head else "",
         )
-        any_turn = self._store.any_turn(session.id)
-        return build_resume_request(request, running=row, previous_state=previous_state, any_turn=any_turn)
+        last_turn = self._store.last_turn(session.id)
+        running = msgspec.structs.replace(row, last_message_uuid=resume_point(row, last_turn))
+        return build_resume_request(
+            request, running=running, previous_state=previous_state, any_turn=last_turn is not None
+        )
 
     async def _begin(self, start: Start, row: ExecutorRunning, request: LaunchAgentRequest) -> None:
         """Store STARTING and the new ids in one commit, before anything starts (STATE-2, CRASH-3)."""

@@ -39,7 +39,6 @@ from kandev.orchestrator.recovery import DECISIONS, STOP, offered_actions, recov
 from kandev.orchestrator.transitions import hold_queue, move_session, move_task
 from kandev.orchestrator.views import ResumeAnswer, SessionStatus, SessionView, session_view
 from kandev.orchestrator.workspaces import SessionWorkspaces
-from kandev.protocols import acp
 from kandev.store.database import Tx
 from kandev.store.store import Store
 
@@ -201,21 +200,25 @@ class TaskOperations:
             await self._ask_to_cancel(execution)
 
     async def _ask_to_cancel(self, execution: AgentExecution) -> None:
-        """Answer every pending permission "cancelled", then send session/cancel (WIRE-14)."""
+        """Answer every pending permission "cancelled", then ask to cancel (WIRE-14); else end the agent."""
         reader = execution.ingest.reader
         for key in list(execution.state.permissions):
-            reader.queue_line(acp.permission_cancelled(msgspec.json.decode(key)))
+            reader.queue_line(execution.dialect.answer_permission(msgspec.json.decode(key), None, {}))
         execution.state.permissions = {}
         reader.batch.add(close_permissions(execution.ref, PermissionState.CANCELLED))
         failpoint("cancel.before_send")
         with contextlib.suppress(ExecutionNotFoundError):  # the agent ended meanwhile, and the turn with it
-            await execution.ingest.transmit(acp.cancel(execution.agent_session_id))
+            await execution.ingest.transmit(line)
         failpoint("cancel.after_send")
 
     async def _force_cancel(self, execution: AgentExecution, turn_id: str) -> None:
         """After ten seconds without an end of the turn, end the agent (STATE-11)."""
         try:
             await asyncio.wait_for(execution.ended.wait(), self._timing.cancel_force_s)
+        line = execution.dialect.cancel(execution.agent_session_id)
+        if not line:
+            await self._manager.stop(execution, why="cancel_by_end", grace_s=0)
+            return
         except TimeoutError:
             if execution.in_turn and execution.state.turn_id == turn_id:
                 await self._manager.stop(execution, why="cancel_forced", grace_s=0)

@@ -84,16 +84,24 @@ def parse(line: bytes) -> Message:
 
 
 def _read(line: bytes) -> Message:
+    value = parse_object(line)
+    if isinstance(value, Noise):
+        return value
+    return _message(value) or Noise("not a JSON-RPC message", sample(line))
+
+
+def parse_object(line: bytes) -> dict[str, Any] | Noise:
+    """Read one line that is to be a JSON object, whatever its protocol. Never raises."""
     try:
         value = _loads(line)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         reason = TOO_DEEP if isinstance(error, RecursionError) else NOT_JSON
-        return Noise(reason if line.strip() else "empty", _sample(line))
+        return Noise(reason if line.strip() else "empty", sample(line))
     if not isinstance(value, dict):
-        return Noise("not a JSON object", _sample(line))
+        return Noise("not a JSON object", sample(line))
     if len(line) > 2 * MAX_NESTING and _may_be_deep(line) and _is_deep(value):
-        return Noise(TOO_DEEP, _sample(line))
-    return _message(value) or Noise("not a JSON-RPC message", _sample(line))
+        return Noise(TOO_DEEP, sample(line))
+    return value
 
 
 def _may_be_deep(line: bytes) -> bool:
@@ -195,7 +203,8 @@ def clean_text(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _sample(line: bytes) -> str:
+def sample(line: bytes) -> str:
+    """Return the beginning of a line, printable enough for a log."""
     return line[: 4 * SAMPLE_CHARACTERS].decode("utf-8", "replace").strip()[:SAMPLE_CHARACTERS]
 
 
