@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -118,6 +119,7 @@ def real_agent(tmp_path: Path, model: Model) -> Iterator[RealAgents]:
     for home in homes:
         for pid in processes_naming(str(home)):
             end_process(pid, naming=str(home))
+        shutil.rmtree(home / ".cache", ignore_errors=True)  # a quarter of a gigabyte of Copilot
 
 
 XDG = {"CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state", "CACHE": ".cache"}

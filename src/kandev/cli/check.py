@@ -1,6 +1,5 @@
 """`kandev agents check NAME`: try an agent for real, on a backend of its own."""
 
-import asyncio
 import json
 import os
 import time
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 
 from kandev.cli.output import Output
 from kandev.cli.run import FAILED, exit_codes, json_option
@@ -34,6 +32,10 @@ def check(*, name: str, as_json: bool) -> None:
     """
     out = Output(as_json=as_json)
     with exit_codes(out):
+        import asyncio
+
+        import msgspec
+
         from kandev.agents.registry import AgentRegistry
         from kandev.config import load_config
 
@@ -78,6 +80,8 @@ async def _drive(config: "Config", agent: "AgentConfig", out: Output) -> "Checke
 
 async def _make_repository(place: Path) -> Path:
     """Make a git repository with one commit."""
+    import asyncio
+
     author = ("-c", "user.name=kandev", "-c", "user.email=kandev@localhost", "-c", "commit.gpgsign=false")
     for words in (
         ("init", "--quiet", str(place)),
@@ -91,6 +95,8 @@ async def _make_repository(place: Path) -> Path:
 
 def _configuration(name: str, override: "AgentOverride | None") -> str:
     """Return a config.toml with what the person's own configuration says of this agent, and nothing else of it."""
+    import msgspec
+
     table: Mapping[str, Any] = msgspec.to_builtins(override) if override else {}
     lines = [f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None]
     return f"[agents.{name}]\n{''.join(lines)}"
