@@ -26,6 +26,7 @@ from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.recording import HistoryRecorder
 from kandev.lifecycle.session_history import SessionHistoryManager
 from kandev.logs import open_logs
+from kandev.orchestrator.agent_list import AgentList
 from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.deletion import Deletion
 from kandev.orchestrator.event_handlers import SessionEventHandlers
@@ -163,6 +164,7 @@ class Backend:
         self.settings = SessionSettings(
             self.store, running=self.executor.running, timing=self.config.timing, publish=self.hub.publish
         )
+        self.agents = AgentList(self.store, self._registry)
         self.catalog = Catalog(self.store.database, self._registry, runtimes=self.manager.runtime_names)
         self.messages = MessageService(self.store, kick=self.queue.kick, publish=self.hub.publish)
         self.permissions = PermissionService(self.store, running=self.executor.running, publish=self.hub.publish)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from conversation import LOGIN_HINT, Conversations
 from kandev.agents import AgentConfig, SessionConfig
 from kandev.domain.known_agents import KnownLogin, KnownVersion
 from kandev.lifecycle.reader import Reader
@@ -148,3 +149,20 @@ def test_the_agents_own_command_is_shown_where_none_is_configured(
     view = login_view(config, version(methods=[method]), login)
     assert (view["state"], view["said"], view["command"]) == ("needed", "Log in", command)
     assert [one["id"] for one in view["methods"]] == ["m"]
+
+
+async def test_tok_13_the_login_of_an_agent_is_listed(conversation: Conversations) -> None:
+    """agent.check tells that it is needed, in whose words, how, and by which methods; after it, that it worked."""
+    needed = {"error": {"code": -32000, "message": "Authentication required"}}
+    methods = [{"id": "browser", "name": "In the browser", "description": "Opens a page"}]
+    session = await conversation(on={"session/new": needed}, auth_methods=methods)
+    await session.act("task.session.start")
+    await session.event("session.resume.failed")
+    name = (await session.status())["agent"]
+    login = (await session.client.call("agent.check", {"name": name}))["login"]
+    assert (login["state"], login["said"], login["command"]) == ("needed", "Authentication required", LOGIN_HINT)
+    assert login["methods"] == [{**methods[0], "command": ""}]
+    session.agent.update(on={})
+    await session.act("task.session.recover", action="resume")
+    await session.turn_ended()
+    assert (await session.client.call("agent.check", {"name": name}))["login"]["state"] == "worked"

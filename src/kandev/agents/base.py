@@ -83,6 +83,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent. `command` may begin with `{python}` and hold paths under `{kandev}`: see `launch_command`.
 
+    What `version_command` writes names the version of the program.
     `idle_minutes` None means the limit of the whole backend. `close_grace_s` is how long the agent may take to end
     after its stdin was closed (PROC-6). `session_directory` is where the agent keeps its sessions: what must last for
     it to restore them. `credentials` are variables ("$NAME") and files by which it is logged in; only whether they
@@ -94,6 +95,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     command: tuple[str, ...]
     protocol: Protocol = "acp"
     session: SessionConfig = SessionConfig()
+    version_command: tuple[str, ...] = ()
     session_directory: str = ""
     restore_needs: SettingNeeded | None = None
     credentials: tuple[str, ...] = ()
@@ -138,6 +140,7 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     resume_at_flag: str | UnsetType = UNSET
     fork_session_cmd: tuple[str, ...] | UnsetType = UNSET
     continue_session_cmd: tuple[str, ...] | UnsetType = UNSET
+    version_command: tuple[str, ...] | UnsetType = UNSET
     session_directory: str | UnsetType = UNSET
     credentials: tuple[str, ...] | UnsetType = UNSET
     env: dict[str, str] | UnsetType = UNSET

@@ -32,14 +32,15 @@ async def health_check(context: Context, _: r.Nothing) -> Payload:
     return health(context.backend.boot_id)
 
 
-async def agent_list(context: Context, _: r.Nothing) -> Payload:
-    """List the agents with their flags, whether they were found, and their login."""
-    return {"agents": await context.backend.catalog.list_agents()}
+async def agent_list(context: Context, request: r.AgentList) -> Payload:
+    """List the agents with their flags, whether they were found, and their login; on request, each is asked."""
+    agents = context.backend.agents
+    return {"agents": await (agents.all_with_versions() if request.installed_versions else agents.all())}
 
 
 async def agent_check(context: Context, request: r.AgentCheck) -> Payload:
     """Look whether one agent can be started."""
-    return await context.backend.catalog.check_agent(request.name)
+    return await context.backend.agents.one(request.name)
 
 
 async def runtime_list(context: Context, _: r.Nothing) -> Payload:
@@ -220,7 +221,7 @@ class Action:
 
 _TABLE: Mapping[str, tuple[type[msgspec.Struct], Callable[[Context, Any], Awaitable[Payload]]]] = {
     "health.check": (r.Nothing, health_check),
-    "agent.list": (r.Nothing, agent_list),
+    "agent.list": (r.AgentList, agent_list),
     "agent.check": (r.AgentCheck, agent_check),
     "runtime.list": (r.Nothing, runtime_list),
     "id.resolve": (r.Resolve, id_resolve),

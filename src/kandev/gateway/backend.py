@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kandev.gateway.hub import Hub
+from kandev.orchestrator.agent_list import AgentList
 from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.deletion import Deletion
 from kandev.orchestrator.messages import MessageService
@@ -24,6 +25,7 @@ class Backend(Protocol):
     operations: TaskOperations
     recovery: Recovery
     settings: SessionSettings
+    agents: AgentList
     catalog: Catalog
     messages: MessageService
     permissions: PermissionService

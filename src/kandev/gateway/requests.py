@@ -13,7 +13,13 @@ from kandev.gateway.hub import Since
 
 
 class Nothing(msgspec.Struct, frozen=True, kw_only=True):
-    """health.check, agent.list, runtime.list."""
+    """health.check, runtime.list."""
+
+
+class AgentList(msgspec.Struct, frozen=True, kw_only=True):
+    """agent.list."""
+
+    installed_versions: bool = False
 
 
 class AgentCheck(msgspec.Struct, frozen=True, kw_only=True):

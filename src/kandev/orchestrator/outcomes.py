@@ -72,6 +72,8 @@ async def record_failure(
         lives = any(SessionState(other["state"]) in LIVES for other in others)
         outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
         events = _settle(tx, session, cause, outcome, error.message)
+        if cause is FailureCause.LOGIN_NEEDED:
+            known_agents.login_needed(tx, session.agent, _in_its_words(error))
         if start.execution_id:
             tx.one(
                 "executor_set_status",
@@ -115,8 +117,6 @@ def _settle(tx: Tx, session: TaskSession, cause: FailureCause, outcome: Outcome,
     events = move_session(tx, session_id, event, error="" if cause in QUIET else error)
     if outcome.token is TokenFate.SET_ASIDE:
         set_token_aside(tx, session_id)
-    if cause is FailureCause.LOGIN_NEEDED:
-        known_agents.login_needed(tx, session.agent, error)
     # A launch has put the task in progress; without this it would stay so although none of its sessions runs.
     if outcome.task_state is TaskState.FAILED:
         events += move_task(tx, task_id, TaskEvent.SESSION_FAILED, session_id=session_id)
@@ -146,8 +146,7 @@ def _notice(cause: FailureCause, error: KandevError, *, login_hint: str) -> Noti
     if cause in QUIET:
         return None
     if cause is FailureCause.LOGIN_NEEDED:
-        raw = error.error if isinstance(error, RequestFailed) else None
-        return notices.login_notice(error_text(raw) if raw else error.message, login_hint)
+        return notices.login_notice(_in_its_words(error), login_hint)
     if cause is FailureCause.UNKNOWN_SESSION:
         return notices.rejected_notice(error.message)
     if cause is FailureCause.CANNOT_RESTORE:
@@ -167,6 +166,11 @@ def _notice(cause: FailureCause, error: KandevError, *, login_hint: str) -> Noti
         content=text,
         metadata={"kind": str(cause), "actions": list(actions), **_died_details(error)},
     )
+
+
+def _in_its_words(error: KandevError) -> str:
+    raw = error.error if isinstance(error, RequestFailed) else None
+    return error_text(raw) if raw else error.message
 
 
 def _what_it_did(error: KandevError) -> str:

@@ -7,6 +7,7 @@ AGENT = AgentConfig(
     display_name="Amp",
     command=("amp", "-x", "--stream-json"),
     protocol="amp",
+    version_command=("amp", "--version"),
     session=SessionConfig(
         fork_session_cmd=("amp", "threads", "fork"),
         continue_session_cmd=("amp", "threads", "continue"),

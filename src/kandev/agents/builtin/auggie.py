@@ -6,6 +6,7 @@ AGENT = AgentConfig(
     name="auggie",
     display_name="Auggie",
     command=("auggie", "--acp"),
+    version_command=("auggie", "--version"),
     session=SessionConfig(native_session_resume=True),
     session_directory="~/.augment/sessions",
     env_allow=("AUGMENT_*",),

@@ -7,6 +7,7 @@ AGENT = AgentConfig(
     name="claude-acp",
     display_name="Claude Code (ACP)",
     command=("claude-agent-acp",),
+    version_command=("claude-agent-acp", "--version"),
     session=SessionConfig(native_session_resume=True),
     session_directory=claude_code.AGENT.session_directory,
     env_allow=claude_code.AGENT.env_allow,

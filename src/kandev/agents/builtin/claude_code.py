@@ -11,6 +11,7 @@ AGENT = AgentConfig(
         *("--verbose", "--include-partial-messages", "--replay-user-messages"),
     ),
     protocol="stream-json",
+    version_command=("claude", "--version"),
     session=SessionConfig(resume_flag="--resume", resume_at_flag="--resume-session-at"),
     session_directory="${CLAUDE_CONFIG_DIR:-~/.claude}/projects",
     # Of the clouds that it can use, what names a region, a profile or a key for models alone. Credentials that open

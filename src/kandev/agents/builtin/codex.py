@@ -6,6 +6,7 @@ AGENT = AgentConfig(
     name="codex",
     display_name="Codex",
     command=("codex-acp",),
+    version_command=("codex-acp", "--version"),
     session=SessionConfig(native_session_resume=True),
     # Besides the sessions there, it needs the databases beside them.
     session_directory="${CODEX_HOME:-~/.codex}/sessions",

@@ -6,6 +6,7 @@ AGENT = AgentConfig(
     name="copilot",
     display_name="GitHub Copilot",
     command=("copilot", "--acp"),
+    version_command=("copilot", "--version"),
     session=SessionConfig(native_session_resume=True),
     session_directory="${COPILOT_HOME:-~/.copilot}/session-state",
     env_allow=("COPILOT_*", "GH_TOKEN", "GITHUB_TOKEN", "GH_HOST"),

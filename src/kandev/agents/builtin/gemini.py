@@ -10,6 +10,7 @@ AGENT = AgentConfig(
     name="gemini",
     display_name="Gemini",
     command=("gemini", "--acp"),
+    version_command=("gemini", "--version"),
     session=SessionConfig(load_next_minute=True),
     session_directory="${GEMINI_CLI_HOME:-~}/.gemini/tmp",
     env_allow=("GEMINI_*", "GOOGLE_*"),

@@ -8,6 +8,7 @@ AGENT = AgentConfig(
     name="opencode",
     display_name="OpenCode",
     command=("opencode", "acp"),
+    version_command=("opencode", "--version"),
     session=SessionConfig(native_session_resume=True),
     session_directory="${XDG_DATA_HOME:-~/.local/share}/opencode",
     env_allow=("OPENCODE_*", *_KEYS),
