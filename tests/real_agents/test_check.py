@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real_agent
 LIMIT = 400.0
 """Seconds for a whole check: Gemini waits for the next minute, and Copilot unpacks itself at its first start."""
 
-REMEMBERING = ("codex", "claude-acp", "copilot", "opencode")
+REMEMBERING = ("codex", "claude-code", "claude-acp", "copilot", "opencode")
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,7 +92,10 @@ async def test_gemini_boots_idle(real_agent: RealAgents, tmp_path: Path) -> None
     assert_killed_in_turn(verdict)
     result, seen = verdict.steps["resume"]
     assert result == "note"
-    assert seen.startswith("memory is not restored; the conversation can be given as recap")
+    assert seen.startswith(
+        "memory is not restored; the conversation can be given as recap. The transcript says: Gemini"
+    )
+    assert "does not remember this conversation" in seen
     asked = agent.model.request_with("What is the word?")
     assert verdict.word in asked["last"]
 
@@ -121,7 +124,6 @@ def test_every_agent_that_can_be_installed_is_checked() -> None:
     elsewhere = {
         "amp": "keeps its threads on its own server, and does not start without it",
         "auggie": "its dialogue with its model is private: test_auggie.py",
-        "claude-code": "test_claude_code.py",
         "demo": "comes along: tests/integration/test_cli.py",
         "demo-history": "comes along",
     }

@@ -198,8 +198,10 @@ class _Check:
         outcome = self._outcome = await self._wait_for("task.session.resume", wait=True)
         if outcome.get("error"):
             raise _StepFailed(str(outcome["error"]))
-        status = await self._status()
-        return _Note(f"{NOT_RESTORED} (how: {status['how']})")
+        told = [one["content"] for one in await self._messages() if one["metadata"].get("kind") == "resumed"]
+        if outcome.get("how") != "idle" or not told:
+            raise _StepFailed(f"came up {outcome.get('how')}, and the transcript does not say that it forgot")
+        return _Note(f"{NOT_RESTORED}. The transcript says: {told[-1]}")
 
     async def _remembers(self) -> str:
         return await self._asked_for_the_word("it does not know the word any more")
