@@ -312,11 +312,17 @@ def left_over_rows(database: sqlite3.Connection) -> Found:
     return found
 
 
+RUNTIMES = ("detached",)
+"""Directories under run/ that hold a runtime's instances; those of standalone stand there themselves."""
+
+
 def left_over_directories(home: Path, database: sqlite3.Connection) -> Found:
     """The directory of every ended instance is gone, with its journal and its socket."""
     query = f"SELECT instance_id FROM executors_running WHERE status IN ({','.join('?' * len(LIVE_ROWS))})"
     named = {row["instance_id"] for row in database.execute(query, sorted(LIVE_ROWS))}
-    return [f"run/{path.name} belongs to nobody" for path in (home / "run").iterdir() if path.name not in named]
+    instances = [path for path in (home / "run").iterdir() if path.name not in RUNTIMES]
+    instances += [path for runtime in RUNTIMES for path in (home / "run" / runtime).glob("*")]
+    return [f"{path.relative_to(home)} belongs to nobody" for path in instances if path.name not in named]
 
 
 def orphans(backend: Backend, database: sqlite3.Connection, *, marked: str = "") -> Found:

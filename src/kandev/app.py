@@ -15,6 +15,7 @@ import structlog
 from kandev.agents.registry import AgentRegistry
 from kandev.config import Config
 from kandev.domain.models import Event, ExecutorRunning, Message, new_id, now
+from kandev.errors import RuntimeUnreachable
 from kandev.gateway.hub import Hub
 from kandev.gateway.security import load_or_make_token
 from kandev.gateway.server import serve
@@ -26,6 +27,7 @@ from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.recording import HistoryRecorder
 from kandev.lifecycle.session_history import SessionHistoryManager
 from kandev.logs import open_logs
+from kandev.orchestrator.adoption import Adoption
 from kandev.orchestrator.agent_list import AgentList
 from kandev.orchestrator.catalog import Catalog
 from kandev.orchestrator.deletion import Deletion
@@ -43,7 +45,9 @@ from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
 from kandev.orchestrator.views import session_view
 from kandev.orchestrator.workspaces import SessionWorkspaces
-from kandev.runtimes.base import Runtime
+from kandev.runtimes.base import Instance, Runtime
+from kandev.runtimes.detached import DetachedRuntime
+from kandev.runtimes.fork_client import ForkServer
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
 from kandev.store.failures import file_failure
@@ -103,10 +107,12 @@ class Backend:
             line_bytes=config.limits.line_bytes,
             agent_logs=self._agent_logs,
         )
+        self._adoption = Adoption(self.store, self.manager, publish=self.hub.publish)
         self._reconciler = Reconciler(
             self.store,
             self._handlers,
-            self.home.run,
+            self._runtimes,
+            self._adoption,
             publish=self.hub.publish,
             record=self._recorder.record,
             line_bytes=config.limits.line_bytes,
@@ -136,7 +142,17 @@ class Backend:
         self._watch_hooks()
 
     def _configured_runtimes(self) -> Sequence[Runtime]:
-        return [StandaloneRuntime(str(self.home.run), cap_bytes=self.config.limits.journal_cap_bytes)]
+        fork_server, cap_bytes = ForkServer(), self.config.limits.journal_cap_bytes
+        detached = self.config.runtimes.detached
+        return [
+            StandaloneRuntime(str(self.home.run), cap_bytes=cap_bytes, fork_server=fork_server),
+            DetachedRuntime(
+                str(self.home.run / DetachedRuntime.name),
+                cap_bytes=cap_bytes,
+                idle_s=detached.idle_minutes * 60,
+                fork_server=fork_server,
+            ),
+        ]
 
     def _build_services(self) -> None:
         self.operations = TaskOperations(
@@ -165,7 +181,12 @@ class Backend:
             self.store, running=self.executor.running, timing=self.config.timing, publish=self.hub.publish
         )
         self.agents = AgentList(self.store, self._registry)
-        self.catalog = Catalog(self.store.database, self._registry, runtimes=self.manager.runtime_names)
+        self.catalog = Catalog(
+            self.store.database,
+            self._registry,
+            manager=self.manager,
+            default_runtime=self.config.runtimes.default,
+        )
         self.messages = MessageService(self.store, kick=self.queue.kick, publish=self.hub.publish)
         self.permissions = PermissionService(self.store, running=self.executor.running, publish=self.hub.publish)
         self.deletion = Deletion(
@@ -183,6 +204,7 @@ class Backend:
             self._registry,
             directory=self.home.worktrees,
             runtimes=self.manager.runtime_names,
+            default_runtime=self.config.runtimes.default,
             kick=self.queue.kick,
             publish=self.hub.publish,
         )
@@ -221,24 +243,43 @@ class Backend:
                 self._supervisor.spawn(runtime.warm_up(), "fork server")
         gc.disable()  # what a settled session allocates is freed by its counts alone
         try:
-            await self._reconciler.run()
+            going_on = await self._reconciler.run()
         finally:
             gc.enable()
         self._handlers.after = self._after
         self.executor.on_ready = self._start_ended
         self.manager.on_broken = self._broken
+        for row, instance in going_on:
+            await self._attach(row, instance)
         await carry_out_intentions(self.store, self.operations, self.tasks, self.deletion)
         self._supervisor.spawn(self.live.run(), "idle agents")
         self.queue.kick_all_open()
 
+    async def _attach(self, row: ExecutorRunning, instance: Instance) -> None:
+        """Go on with an agent that outlived the last backend. One that cannot be attached now, a resume may attach."""
+        try:
+            await self._adoption.attach(row, instance)
+            await self._attached(row.session_id)
+        except Exception:
+            log.exception("attach.failed", session_id=row.session_id)
+
+    async def _attached(self, session_id: str) -> None:
+        await self.prepare_history(session_id)
+        await self.operations.continue_cancel(session_id)
+
     async def _stop(self) -> None:
-        """SIGTERM: no new work, agents end in order, everything is stored (design, section 5, Stop)."""
+        """SIGTERM: no new work, agents end in order, everything is stored (design, section 5, Stop).
+
+        Agents of a lasting runtime go on.
+        """
         self.executor.stopping = True
         starts = [self.executor.give_up(e.ref.session_id, "stopping") for e in self.manager.all() if not e.ready]
         try:
             async with asyncio.timeout(self.config.timing.backend_stop_s):
                 await asyncio.gather(*starts, return_exceptions=True)
-                await self.manager.stop_all(self.manager.all(), why="stopping")
+                lasting = [execution for execution in self.manager.all() if execution.stays]
+                ends = [execution for execution in self.manager.all() if not execution.stays]
+                await asyncio.gather(self.manager.leave_all(lasting), self.manager.stop_all(ends, why="stopping"))
                 await self._recorder.settle()
         except TimeoutError:
             log.warning("stop.late", seconds=self.config.timing.backend_stop_s)
@@ -257,8 +298,10 @@ class Backend:
         return self._supervisor.spawn(work, name)
 
     async def settle_leftover(self, row: ExecutorRunning) -> None:
-        """Prove an older execution dead and read its journal."""
+        """Attach to an older execution that lives, or prove it dead and read its journal."""
         await self._reconciler.settle(row)
+        if self.manager.get(row.session_id) is not None:
+            await self._attached(row.session_id)
 
     def _broken(self, session_id: str) -> None:
         self.spawn(self._settle_broken(session_id), f"settle {session_id}")
@@ -267,7 +310,8 @@ class Backend:
         """The ingest of a session failed by an error of ours: the log has it, and the session must not be stuck."""
         row = self.store.executor(session_id)
         if row is not None:
-            await self._reconciler.settle(row)
+            with contextlib.suppress(RuntimeUnreachable):  # stored as unknown; a resume asks again
+                await self._reconciler.settle(row)
 
     async def prepare_history(self, session_id: str) -> None:
         """Bring the history file of an agent that is told it up to date."""

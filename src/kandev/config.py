@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 from msgspec import UNSET, Meta
 
-from kandev.agents.base import AgentOverride
+from kandev.agents.base import AgentOverride, RuntimeName
 from kandev.agents.registry import AgentRegistry
 from kandev.domain import constants
 from kandev.domain.constants import Timing
@@ -67,8 +67,14 @@ class HooksConfig(_Section, frozen=True, kw_only=True):
     command: Command = ()
 
 
-class LocalRuntimeConfig(_Section, frozen=True, kw_only=True):
-    """[runtimes.standalone] and [runtimes.detached]: nothing to set so far."""
+class StandaloneConfig(_Section, frozen=True, kw_only=True):
+    """[runtimes.standalone]: nothing to set so far."""
+
+
+class DetachedConfig(_Section, frozen=True, kw_only=True):
+    """[runtimes.detached]. Without a backend an agent that says nothing for `idle_minutes` ends; 0 is never."""
+
+    idle_minutes: Annotated[float, Meta(ge=0)] = constants.UNATTENDED_MINUTES
 
 
 class DockerConfig(_Section, frozen=True, kw_only=True):
@@ -101,10 +107,11 @@ class SpritesConfig(_Section, frozen=True, kw_only=True):
 
 
 class RuntimesConfig(_Section, frozen=True, kw_only=True):
-    """[runtimes.NAME]."""
+    """[runtimes] and [runtimes.NAME]. `default` is where agents run that name no runtime of their own."""
 
-    standalone: LocalRuntimeConfig = LocalRuntimeConfig()
-    detached: LocalRuntimeConfig = LocalRuntimeConfig()
+    default: RuntimeName = "standalone"
+    standalone: StandaloneConfig = StandaloneConfig()
+    detached: DetachedConfig = DetachedConfig()
     docker: DockerConfig = DockerConfig()
     remote_docker: RemoteDockerConfig = RemoteDockerConfig()
     sprites: SpritesConfig = SpritesConfig()
@@ -265,10 +272,10 @@ def _leaves(tables: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
     """Paths of the values that a layer sets: section.key, and agents.NAME.key or runtimes.NAME.key."""
     for section, table in tables.items():
         for key, value in table.items():
-            if not _is_table_of_tables(section):
+            if _is_table_of_tables(section) and isinstance(value, Mapping):
+                yield from ((section, key, inner) for inner in value)
+            else:
                 yield (section, key)
-                continue
-            yield from ((section, key, inner) for inner in value)
 
 
 def _settings_of(path: tuple[str, ...], table: Any) -> Iterator[tuple[tuple[str, ...], Any]]:

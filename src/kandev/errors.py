@@ -25,6 +25,7 @@ KandevError                     base: code (wire), reason (details.reason), mess
      +- AgentSilent             no message within the inactivity deadline
      +- RequestFailed           the agent answered a request with a JSON-RPC error
      +- AgentctlError           agentctl refused or could not be reached
+     +- RuntimeUnreachable      an engine or a host does not answer: what runs there is unknown
 """
 
 from collections.abc import Mapping
@@ -183,3 +184,7 @@ class RequestFailed(AgentError):
 
 class AgentctlError(AgentError):
     """Raised when agentctl refuses a call or cannot be reached."""
+
+
+class RuntimeUnreachable(AgentError):
+    """Raised when an engine or a host does not answer. What runs there is unknown, so nothing is deleted (CONT-5)."""

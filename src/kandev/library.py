@@ -70,7 +70,7 @@ class Kandev:
         repository: str | os.PathLike[str] | None = None,
         *,
         title: str = "",
-        runtime: str = "standalone",
+        runtime: str = "",
         base_branch: str = "",
         model: str = "",
         mode: str = "",

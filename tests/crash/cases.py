@@ -30,6 +30,7 @@ class Case(NamedTuple):
     sure: bool = True
     before: Play | None = None
     patient: bool = True
+    runtime: str = "standalone"
 
     @property
     def name(self) -> str:
@@ -129,6 +130,21 @@ START_UP = [
 ]
 """Kills of a backend that starts on what an earlier kill left."""
 
+LASTING = {"runtime": "detached"}
+SECOND = ("prompt.before_claim", "prompt.after_claim", "prompt.before_send")
+ATTACHED = [
+    *_at("CONT-1", plays.second, *_second(*SECOND), **LASTING),
+    *_at("CONT-1", plays.second, *(f"{SENT}.{name}" for name in (*PIPE, "after_send")), **LASTING),
+    *_at("CONT-1", plays.second, *(f"{TURN}.{name}" for name in (*READ, "before_ack", "after_ack")), **LASTING),
+    *_at("CONT-1", plays.second, "turn.answered:2", "turn.ended:2", **LASTING),
+    *_at("CONT-1", plays.queue, "turn.answered", "turn.ended", **LASTING),
+    *_at("CONT-1", plays.permission, "permission.asked", *(f"{ASKED}.{name}" for name in PIPE[:3]), **LASTING),
+    *_at("CONT-1", plays.permission, *(f"{ANSWERED}.{name}" for name in (*PIPE, "after_send")), **LASTING),
+]
+"""Kills of a backend whose agent outlives it: the next one goes on as if nothing had been."""
+ATTACHING = [*_at("CONT-1", plays.second, "attach.before_store", "attach.after_store", **LASTING)]
+"""Kills of a backend that attaches to such an agent."""
+
 LINE = ("before_line", "announced", "before_written", "after_written")
 AGENTCTL = [
     *_at("CRASH-15", plays.launch, "agentctl.before_fork", "agentctl.after_fork", "agentctl.before_listen"),
@@ -150,7 +166,7 @@ AGENTCTL = [
 ]
 """Kills of agentctl, or of the fork server that makes it."""
 
-ALL = (*BACKEND, *START_UP, *AGENTCTL)
+ALL = (*BACKEND, *START_UP, *ATTACHED, *ATTACHING, *AGENTCTL)
 
 
 def of(rule: str, cases: list[Case] = BACKEND) -> pytest.MarkDecorator:

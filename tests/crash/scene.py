@@ -32,11 +32,12 @@ Play = Callable[["Scene"], Awaitable[None]]
 class Scene:
     """A task with one session of an agent of one kind; `kind` is a key of conversation.FLAGS."""
 
-    def __init__(self, directory: Path, kind: str) -> None:
+    def __init__(self, directory: Path, kind: str, runtime: str) -> None:
         self.directory = directory
         self.kind = kind
         self.agent = FakeAgent(directory / "agent")
         table = f"[agents.{kind}]\ncommand = {json.dumps(self.agent.command)}\n{FLAGS[kind]}\n"
+        table += f'runtime = "{runtime}"\n'
         self.backend = Backend(directory, config=table, environment=QUICK)
         self.prompts: list[Prompt] = []
         self.marks = directory / "failpoints"
@@ -50,9 +51,9 @@ class Scene:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def prepared(cls, directory: Path, kind: str) -> AsyncIterator[Self]:
+    async def prepared(cls, directory: Path, kind: str, runtime: str = "standalone") -> AsyncIterator[Self]:
         """A scene whose processes end with the block."""
-        scene = cls(directory, kind)
+        scene = cls(directory, kind, runtime)
         async with scene.backend:
             try:
                 yield scene

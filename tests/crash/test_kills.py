@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from crash import plays
-from crash.cases import AGENTCTL, ALL, START_UP, TURN, Case, of
+from crash.cases import AGENTCTL, ALL, ATTACHED, ATTACHING, START_UP, TURN, Case, of
 from crash.scene import FIRST, LAST, Scene
 from invariants import agent_text, broken_chunks, reading, request_in, stuck_sessions
 from kandev.agentctl.failpoints import FAILPOINTS
@@ -22,7 +22,7 @@ async def killed(directory: Path, case: Case) -> AsyncIterator[Scene]:
 
     At the end of the block all invariants are looked at.
     """
-    async with Scene.prepared(directory, case.kind) as scene:
+    async with Scene.prepared(directory, case.kind, case.runtime) as scene:
         if case.before is not None:
             await scene.play(case.before)
             await scene.backend.kill9()
@@ -301,6 +301,39 @@ async def test_crash_13_killed_while_a_promise_is_kept(tmp_path: Path, case: Cas
         await scene.start_and_die(case.armed)
         async with afterwards(scene, case):
             await check_promise(scene, case)
+
+
+@of("CONT-1", ATTACHED)
+async def test_cont_1_killed_while_its_agent_lives_on(tmp_path: Path, case: Case) -> None:
+    """The next backend attaches: every prompt reached the same process once, each chunk is there once."""
+    async with killed(tmp_path, case) as scene:
+        await check_nothing_was_lost(scene)
+
+
+@of("CONT-1", ATTACHING)
+async def test_cont_1_killed_while_it_attaches(tmp_path: Path, case: Case) -> None:
+    """The start after that attaches."""
+    async with Scene.prepared(tmp_path, case.kind, case.runtime) as scene:
+        await scene.play_until_killed(case.play, armed=f"{TURN}.after_commit:4")
+        await scene.start_and_die(case.armed)
+        async with afterwards(scene, case):
+            await check_nothing_was_lost(scene)
+
+
+async def check_nothing_was_lost(scene: Scene) -> None:
+    """Whatever was sent was answered, by the one process there was; then its session ends, and it with it."""
+    for request in (await scene.client.call("permission.list", {}))["permissions"]:
+        answer = {"request_id": request["id"], "option_id": "allow_once"}
+        await scene.client.call("permission.respond", scene.named(**answer))
+    await goes_on(scene)
+    assert len(scene.agent.pids()) == 1
+    for prompt in scene.prompts:
+        turn = turn_of(scene, prompt.content)
+        assert turn["state"] == "completed"
+        assert broken_chunks(turn["text"]) == []
+    chunks = [text for text in turn_of(scene, "second")["text"].split("chunk ") if text]
+    assert len(chunks) in {0, 1, 12}, "a stream has its 12 chunks; other plays have none"
+    await scene.client.call("task.session.stop", scene.named())
 
 
 @of("CRASH-15", AGENTCTL)

@@ -123,7 +123,7 @@ async def test_crash_15_agentctl_is_killed_and_its_agent_is_found_by_identity() 
         os.kill(one.instance.agentctl_pid, signal.SIGKILL)
         await ended(one.instance.agentctl_pid, one.instance.agentctl_start_time)
         assert len(processes_of(one.instance.instance_id)) == 2
-        await one.runtime.clear_leftover(one.instance)
+        await one.runtime.clear_leftovers([one.instance])
         assert processes_of(one.instance.instance_id) == []
         lines = b"".join(read_journal(one.journal, 0)).split(b"\n")
         assert lines[1:] == [b"up", b"half", b'\x1e{"ev":"torn"}', b""]
@@ -137,7 +137,7 @@ async def test_crash_15_a_line_half_in_the_pipe_is_announced_and_not_written() -
         with pytest.raises(AgentctlError, match="does not read"):
             await one.client.send(1, b"x" * 500_000)
         os.kill(one.instance.agentctl_pid, signal.SIGKILL)
-        await one.runtime.clear_leftover(one.instance)
+        await one.runtime.clear_leftovers([one.instance])
         lines = b"".join(read_journal(one.journal, 0)).split(b"\n")
         assert [parse(line) for line in lines[2:-1]] == [StdinLine(n=1)]
 
@@ -194,7 +194,7 @@ async def test_crash_16_a_stopped_agentctl_is_killed_by_identity() -> None:
         await one.run(LINGERING)
         await one.line(b"up")
         os.kill(one.instance.agentctl_pid, signal.SIGSTOP)
-        await one.runtime.clear_leftover(one.instance)
+        await one.runtime.clear_leftovers([one.instance])
         assert processes_of(one.instance.instance_id) == []
         assert not is_alive(one.instance.agentctl_pid, one.instance.agentctl_start_time)
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from kandev.agentctl import API_VERSION
 from kandev.errors import AgentctlError, AgentDied, AgentNotFound
 from kandev.runtimes.agentctl_client import AgentctlClient, AgentHealth, AgentProcess, Health, JournalHealth
-from kandev.runtimes.base import Instance, InstanceRequest
+from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from model.machine import Line, Machine, MemoryInstance
 
 NO_ANSWER_S = 10.0
@@ -19,6 +19,7 @@ class MemoryRuntime:
     """One backend's way to the machine. After `cut` the backend is dead, and nothing of it reaches anything."""
 
     name = "standalone"
+    lasting = False
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -59,11 +60,34 @@ class MemoryRuntime:
     def connect(self, instance: Instance) -> AgentctlClient:
         return MemoryClient(self, instance.instance_id)
 
-    async def clear_leftover(self, instance: Instance) -> None:
-        await self.stop_instance(instance, grace_s=0)
-        found = self.machine.instances.get(instance.instance_id)
-        if found is not None:
-            found.keep()
+    def locate(self, session_id: str, instance_id: str) -> Instance:
+        found = self.machine.instances.get(instance_id)
+        return Instance(
+            instance_id=instance_id,
+            runtime=self.name,
+            directory=found.directory if found else "",
+            agentctl_url="unix:/memory",
+            agentctl_pid=0,
+            agentctl_start_time=0,
+            boot_id="",
+        )
+
+    async def clear_leftovers(self, instances: Sequence[Instance]) -> list[str]:
+        for instance in instances:
+            await self.stop_instance(instance, grace_s=0)
+            found = self.machine.instances.get(instance.instance_id)
+            if found is not None:
+                found.keep()
+        return []
+
+    async def strays(self, named: Named) -> list[Instance]:
+        return []
+
+    async def forget_session(self, session_id: str) -> None:
+        pass
+
+    async def report(self) -> RuntimeReport:
+        return RuntimeReport(name=self.name, problem="", survives=(), on_backend_restart="", on_host_restart="")
 
     async def discard(self, instance: Instance) -> None:
         await asyncio.sleep(0)

@@ -1,6 +1,7 @@
 """agentctl as a program: `python3 -I agentctl.pyz --instance-id ID --dir DIR --listen tcp:HOST:PORT ...`."""
 
 import argparse
+import contextlib
 import os
 import socket
 import sys
@@ -25,12 +26,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.token_file:
         with open(given.token_file, encoding="utf-8") as file:
             token = file.read().strip()
-    if given.listen.startswith("tcp:") and not token:
+    if any(address.startswith("tcp:") for address in given.listen) and not token:
         parser.error("a TCP address needs --token-file with a token in it")
     try:
-        listener = _listen(given.listen)
+        listeners = [_listen(address) for address in given.listen]
     except (OSError, ValueError) as error:
-        parser.error(f"cannot listen on {given.listen}: {error}")
+        parser.error(f"cannot listen on {', '.join(given.listen)}: {error}")
     options = Options(
         instance_id=given.instance_id,
         directory=os.path.abspath(given.dir),
@@ -38,22 +39,33 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lifeline=given.lifeline,
         cap_bytes=given.cap,
         write_timeout_s=given.write_timeout,
+        idle_s=given.idle,
     )
     if given.log:
         redirect_output(options.directory)
-    run(options, listener)
+    run(options, listeners)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="agentctl", description="Keeps one agent's stdio in a journal.")
+    parser = argparse.ArgumentParser(
+        prog="agentctl",
+        description="Keeps one agent's stdio in a journal. @FILE stands for the arguments in FILE, one on each line.",
+        fromfile_prefix_chars="@",
+    )
     parser.add_argument("--version", action="version", version=f"agentctl, interface {API_VERSION}")
     parser.add_argument("--instance-id", required=True)
     parser.add_argument("--dir", required=True, help="where the journal and the identity file live")
-    parser.add_argument("--listen", required=True, help="unix:PATH, tcp:HOST:PORT, or fd:N of a listening socket")
+    parser.add_argument(
+        "--listen",
+        required=True,
+        action="append",
+        help="unix:PATH, tcp:HOST:PORT, or fd:N of a listening socket; may be given again",
+    )
     parser.add_argument("--token-file", default="", help="the bearer token that every request must carry")
     parser.add_argument("--lifeline", type=int, default=-1, help="descriptor that ends when the backend does")
     parser.add_argument("--cap", type=int, default=CAP_BYTES, help="bytes not acknowledged at which reading stops")
     parser.add_argument("--write-timeout", type=float, default=WRITE_TIMEOUT_S, help="seconds a line may take")
+    parser.add_argument("--idle", type=float, default=0, help="seconds without a request or output, then it ends")
     parser.add_argument("--log", action="store_true", help="write to DIR/agentctl.log instead of stderr")
     return parser
 
@@ -66,6 +78,8 @@ def _listen(address: str) -> socket.socket:
         return listener
     if kind == "unix":
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(rest)  # of an agentctl that was killed; one that lives holds the directory
         listener.bind(rest)
         os.chmod(rest, 0o600)
     elif kind == "tcp":

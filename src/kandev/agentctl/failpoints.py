@@ -42,6 +42,8 @@ FAILPOINTS: Final[Mapping[str, str]] = MappingProxyType(
         "resume.after_open": "The queue is open; the resume has not begun.",
         "start.before_workspace": "The directory is ready; what was done to it is about to be stored.",
         "start.after_workspace": "That is stored.",
+        "attach.before_store": "An agent of an earlier backend runs; that this one has it is about to be stored.",
+        "attach.after_store": "It is stored; nobody reads from the agent.",
         "start.before_begin": "STARTING and the new ids are about to be stored.",
         "start.after_begin": "STARTING is stored; there is no instance.",
         "start.after_instance": "The instance is made; its address is not stored.",

@@ -2,7 +2,8 @@
 
 It has asyncio and h11 imported, one thread and no loop. It always has one spare: a fork that runs its loop and waits
 to be told which instance it is. Requests come over a SOCK_SEQPACKET pair: one JSON object with the options, and the
-descriptors [listening socket, lifeline]; they go to the spare as they are. The answer is {"pid"} or {"error"}. Fork
+descriptors [listening socket, lifeline], the latter unless the instance outlives the backend; they go to the spare as
+they are. The answer is {"pid"} or {"error"}. Fork
 server and spare end when the backend's end of the pair closes.
 """
 
@@ -120,10 +121,10 @@ async def _serve_when_told(channel: socket.socket) -> None:
     channel.close()
     if not data:  # the fork server has ended
         return
-    listener, lifeline = descriptors
-    options = Options(lifeline=lifeline, **json.loads(data))
+    listener, *lifeline = descriptors
+    options = Options(lifeline=lifeline[0] if lifeline else -1, **json.loads(data))
     redirect_output(options.directory)
-    await serve(options, socket.socket(fileno=listener))
+    await serve(options, [socket.socket(fileno=listener)])
 
 
 async def _rehearse() -> None:

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from kandev.agentctl.failpoints import failpoint
@@ -77,6 +77,7 @@ class Server:
             if request is None:
                 return False
             self._check_token(request)
+            self._sidecar.active()
             if (request.method, request.path) == ("GET", "/stream"):
                 await self._stream(connection, request)
                 return False
@@ -174,24 +175,29 @@ async def _unknown(request: Request) -> Mapping[str, Any]:
     raise Refusal(404, "not_found", f"{request.method} {request.path} is unknown.")
 
 
-def run(options: Options, listener: socket.socket) -> None:
-    """Serve on `listener` until agentctl is to end: the whole life of one agentctl."""
-    asyncio.run(serve(options, listener))
+def run(options: Options, listeners: Sequence[socket.socket]) -> None:
+    """Serve on all `listeners` until agentctl is to end: the whole life of one agentctl."""
+    asyncio.run(serve(options, listeners))
 
 
-async def serve(options: Options, listener: socket.socket) -> None:
+async def serve(options: Options, listeners: Sequence[socket.socket]) -> None:
     """The same inside a running loop."""
     claim = claim_directory(options.directory)
     sidecar = Sidecar(options)
     server = Server(sidecar)
     failpoint("agentctl.before_listen")
-    start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
-    listening = await start(server.connected, sock=listener)
+    listening = [await _listen(server, listener) for listener in listeners]
     await sidecar.ending.wait()
-    listening.close()
+    for one in listening:
+        one.close()
     await server.finish()
     sidecar.close()
     os.close(claim)
+
+
+async def _listen(server: Server, listener: socket.socket) -> asyncio.Server:
+    start = asyncio.start_unix_server if listener.family == socket.AF_UNIX else asyncio.start_server
+    return await start(server.connected, sock=listener)
 
 
 def _is_stranger(connection: Any) -> bool:

@@ -36,7 +36,11 @@ _ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """How an agentctl is set up. `lifeline` is a pipe whose end-of-file says that the backend is gone; -1 for none."""
+    """How an agentctl is set up. `lifeline` is a pipe whose end-of-file says that the backend is gone; -1 for none.
+
+    Without one it outlives its backend. It ends by itself after `idle_s` in which nobody asked it for anything and the
+    agent said nothing; 0 is never.
+    """
 
     instance_id: str
     directory: str
@@ -44,6 +48,7 @@ class Options:
     lifeline: int = -1
     cap_bytes: int = CAP_BYTES
     write_timeout_s: float = WRITE_TIMEOUT_S
+    idle_s: float = 0
 
 
 class Sidecar:
@@ -79,6 +84,8 @@ class Sidecar:
         if options.lifeline >= 0:
             os.set_inheritable(options.lifeline, False)
             self._loop.add_reader(options.lifeline, self._on_lifeline)
+        self._active_at = self._loop.time()
+        self._idle_watch = self._loop.create_task(self._watch_idle(), name="idle") if options.idle_s > 0 else None
 
     def health(self) -> Mapping[str, Any]:
         """Return the answer of GET /health and GET /status."""
@@ -180,13 +187,20 @@ class Sidecar:
 
     def wake_readers(self) -> None:
         """Let every reader look again."""
+        self.active()
         for event in self.growth:
             event.set()
+
+    def active(self) -> None:
+        """Note that somebody asked for something, or that the agent said something."""
+        self._active_at = self._loop.time()
 
     def close(self) -> None:
         """Write that nothing is left, and close the journal."""
         for number in _ENDING_SIGNALS:
             self._loop.remove_signal_handler(number)
+        if self._idle_watch is not None:
+            self._idle_watch.cancel()
         self._tree.close()
         self.journal.close()
         with contextlib.suppress(OSError):  # no room: then the next start proves it by a scan
@@ -215,6 +229,17 @@ class Sidecar:
             pass
         self._loop.remove_reader(self.options.lifeline)
         self._begin_end("The backend is gone.", grace_s=BACKEND_GONE_GRACE_S, term_grace_s=0)
+
+    async def _watch_idle(self) -> None:
+        """End where nobody reads and nothing was heard for long: whoever wanted this agent does not come back."""
+        while not self._refusing:
+            if self.growth:
+                self.active()
+            left = self._active_at + self.options.idle_s - self._loop.time()
+            if left <= 0:
+                self._begin_end("Nobody asked for the agent any more.", grace_s=TERMINATE_GRACE_S, term_grace_s=2.0)
+                return
+            await asyncio.sleep(left)
 
     def _on_signal(self) -> None:
         if self._refusing and self._run is not None:  # asked again: no grace is left

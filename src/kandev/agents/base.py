@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from kandev.errors import Invalid
 
 Protocol = Literal["acp", "stream-json", "amp"]
+RuntimeName = Literal["standalone", "detached", "docker", "remote_docker", "sprites"]
 # Neither endless nor NaN: it is stored as JSON with each session, and JSON has no word for those.
 _Time = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "switch_mode", "other"]
@@ -84,10 +85,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One agent. `command` may begin with `{python}` and hold paths under `{kandev}`: see `launch_command`.
 
     What `version_command` writes names the version of the program.
-    `idle_minutes` None means the limit of the whole backend. `close_grace_s` is how long the agent may take to end
-    after its stdin was closed (PROC-6). `session_directory` is where the agent keeps its sessions: what must last for
-    it to restore them. `credentials` are variables ("$NAME") and files by which it is logged in; only whether they
-    are there is looked at. A place begins with `~` or `${NAME:-default}`: see `agents.home_files`.
+    `idle_minutes` None means the limit of the whole backend, `runtime` '' its default. `close_grace_s` is how long the
+    agent may take to end after its stdin was closed (PROC-6). `session_directory` is where the agent keeps its
+    sessions: what must last for it to restore them. `credentials` are variables ("$NAME") and files by which it is
+    logged in; only whether they are there is looked at. A place begins with `~` or `${NAME:-default}`: see
+    `agents.home_files`.
     """
 
     name: str
@@ -106,6 +108,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     mode: str = ""
     permissions: Permissions = "ask"
     idle_minutes: float | None = None
+    runtime: str = ""
     login_hint: str = ""
     install_hint: str = ""
     close_grace_s: float = 5.0
@@ -150,6 +153,7 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mode: str | UnsetType = UNSET
     permissions: Permissions | UnsetType = UNSET
     idle_minutes: _Time | UnsetType | None = UNSET
+    runtime: RuntimeName | UnsetType = UNSET
     login_hint: str | UnsetType = UNSET
     install_hint: str | UnsetType = UNSET
     close_grace_s: _Time | UnsetType = UNSET

@@ -49,8 +49,20 @@ def _agent_row(agent: dict[str, Any]) -> tuple[str, ...]:
 async def runtimes(context: Connected) -> None:
     """List where agents can run, and what survives there."""
     answer = await context.client.call("runtime.list")
-    rows = [(str(one["name"]), ", ".join(map(str, one["survives"])) or "nothing") for one in answer["runtimes"]]
-    context.out.table(answer, ("RUNTIME", "ITS AGENTS SURVIVE"), rows, empty="No runtimes.")
+    rows = [_runtime_row(one) for one in answer["runtimes"]]
+    heads = ("RUNTIME", "READY", "AGENTS", "WHEN THE BACKEND IS RESTARTED", "WHEN THE HOST IS RESTARTED")
+    context.out.table(answer, heads, rows, empty="No runtimes.")
+
+
+def _runtime_row(runtime: dict[str, Any]) -> tuple[str, ...]:
+    agents = [f"{one['session_id'][:8]}{' in a turn' if one['in_turn'] else ''}" for one in runtime["agents"]]
+    return (
+        f"{runtime['name']}{' (default)' if runtime['default'] else ''}",
+        str(runtime["problem"] or "yes"),
+        ", ".join(agents) or "none",
+        str(runtime["on_backend_restart"]),
+        str(runtime["on_host_restart"]),
+    )
 
 
 @click.command()

@@ -41,6 +41,7 @@ CONTEXT_CHARS: Final = 24_000  # the whole injected context (HIST-7)
 ENTRY_CHARS: Final = 2_000  # a user's or agent's message in it
 TOOL_RESULT_CHARS: Final = 500  # a tool's result in it
 IDLE_MINUTES: Final = 30.0
+UNATTENDED_MINUTES: Final = 60.0  # a silent agent that outlived its backend, and no backend came
 MAX_LIVE_AGENTS: Final = 8
 SOCKET_PATH_BYTES: Final = 107  # the kernel's bound on a Unix socket's path
 BACKUPS_KEPT: Final = 2

@@ -57,6 +57,7 @@ class AgentExecution:
         self.initialized = False
         self.ending = ""
         self.ended = asyncio.Event()
+        self.leaving = asyncio.Event()  # the backend stops, and the agent outlives it
         self.active_at = asyncio.get_running_loop().time()
         self.runner: asyncio.Task[None] | None = None
 
@@ -111,6 +112,11 @@ class AgentExecution:
     def live(self) -> bool:
         """True when a prompt can reach the agent now."""
         return self.ready and not self.ending and self.responding and self.ingest.open
+
+    @property
+    def stays(self) -> bool:
+        """True when the agent goes on after this backend: it came up, nobody ends it, and its runtime outlives us."""
+        return self.runtime.lasting and self.ready and not self.ending
 
     def require_live(self) -> None:
         """Raise ExecutionNotFoundError unless a prompt can reach the agent now."""

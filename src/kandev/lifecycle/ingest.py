@@ -250,6 +250,16 @@ class Ingest:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._behind.wait(), ACK_GAP_S)
 
+    def send_again(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Queue lines that an earlier backend stored and did not see written; agentctl takes each number once."""
+        for line in lines:
+            self._outgoing.put_nowait(line)
+
+    async def leave(self) -> None:
+        """Commit what was read. The agent goes on without us, so nobody who waits is failed here."""
+        if self._failed is None and self._ended is None:
+            await self._next_commit()
+
     async def transmit(self, line: bytes) -> None:
         """Store a line, then send it; return once agentctl wrote it. Raises ExecutionNotFoundError."""
         self._require_open()

@@ -14,7 +14,7 @@ import structlog
 from kandev.agentctl.failpoints import failpoint
 from kandev.agents.base import AgentConfig, launch_command, launch_environment, mcp_servers_for_launch
 from kandev.domain.constants import Timing
-from kandev.domain.models import Event, Message
+from kandev.domain.models import Event, ExecutorRunning, Message
 from kandev.domain.models import now as stamp
 from kandev.domain.resume import LaunchAgentRequest
 from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError
@@ -59,6 +59,13 @@ class Started(msgspec.Struct, frozen=True, kw_only=True):
     initial: InitialPrompt
 
 
+class Survivors(msgspec.Struct, frozen=True, kw_only=True):
+    """The instances that can be attached, by id, and the names of the runtimes that did not answer."""
+
+    instances: Mapping[str, Instance]
+    silent: frozenset[str]
+
+
 class LifecycleManager:
     """Owns the live executions, one at most for each session."""
 
@@ -92,7 +99,6 @@ class LifecycleManager:
         )
         self._executions: dict[str, AgentExecution] = {}
         self._stops: set[asyncio.Task[None]] = set()
-        self._cannot_load: set[tuple[str, str]] = set()
         self.on_broken: Callable[[str], None] = lambda _session_id: None
 
     def get(self, session_id: str) -> AgentExecution | None:
@@ -126,6 +132,7 @@ class LifecycleManager:
                 session_id=request.session_id,
                 task_id=request.task_id,
                 execution_id=request.execution_id,
+                cwd=request.cwd,
             )
         )
         ref = ExecutionRef(
@@ -196,11 +203,23 @@ class LifecycleManager:
         execution.runner = asyncio.create_task(self._running.run(execution), name=f"execution {request.session_id}")
         execution.ingest.reader.batch.add(_agent_started(execution, process))
         restored = await self._open(execution, stage)
-        if restored.unsupported:
-            self._cannot_load.add((config.name, execution.info.version))
+        if restored.refused:
+            execution.ingest.reader.batch.add(_refused(execution))
         execution.require_not_ending()
         initial = dispatch_initial_prompt(execution, self._history, how=restored.how)
         return Started(restored=restored, initial=initial)
+
+    async def _open(self, execution: AgentExecution, stage: Stage) -> Restored:
+        servers = mcp_servers_for_launch(execution.config, os.environ)
+        if execution.config.protocol != "acp":
+            return await open_stream_session(execution, timing=self._timing, mcp_servers=servers, stage=stage)
+        return await initialize_agent_session(
+            execution,
+            timing=self._timing,
+            mcp_servers=servers,
+            refuses=lambda version: self._store.refuses_restore(execution.config.name, version),
+            stage=stage,
+        )
 
     def _command(self, execution: AgentExecution) -> list[str]:
         request, config = execution.request, execution.config
@@ -211,14 +230,6 @@ class LifecycleManager:
     def _forget(self, execution: AgentExecution) -> None:
         if self._executions.get(execution.ref.session_id) is execution:
             del self._executions[execution.ref.session_id]
-    async def _open(self, execution: AgentExecution, stage: Stage) -> Restored:
-        servers = mcp_servers_for_launch(execution.config, os.environ)
-        if execution.config.protocol != "acp":
-            return await open_stream_session(execution, timing=self._timing, mcp_servers=servers, stage=stage)
-        return await initialize_agent_session(
-            execution, timing=self._timing, mcp_servers=servers, cannot_load=self._cannot_load, stage=stage
-        )
-
         execution.ingest.end(AgentDied("The agent ended."))
         execution.ended.set()
 
@@ -253,7 +264,7 @@ class LifecycleManager:
             await execution.client.stop(grace_s=grace_s)
         except AgentError as error:
             log.info("execution.stop_by_identity", session_id=execution.ref.session_id, error=str(error))
-            await execution.runtime.clear_leftover(execution.instance)
+            await execution.runtime.clear_leftovers([execution.instance])
         await execution.ended.wait()
         failpoint("agent.after_stop")
         await execution.client.aclose()
@@ -264,15 +275,82 @@ class LifecycleManager:
             *(self.stop(e, why=why, grace_s=self._timing.stop_grace_s) for e in executions), return_exceptions=True
         )
 
-    async def recover_instances(self) -> list[Instance]:
-        """Ask every runtime what survived; no answer in time is unknown and recovers nothing."""
-        found: list[Instance] = []
-        for name, runtime in self._runtimes.items():
-            try:
-                found += await asyncio.wait_for(runtime.recover_instances(), self._timing.recover_s)
-            except (TimeoutError, KandevError, OSError) as error:
-                log.warning("runtime.not_answering", runtime=name, error=str(error))
-        return found
+    async def leave_all(self, executions: Iterable[AgentExecution]) -> None:
+        """Let go of agents that outlive this backend; what they said so far is stored."""
+        leaving = list(executions)
+        for execution in leaving:
+            execution.leaving.set()
+        await asyncio.gather(*(execution.ended.wait() for execution in leaving))
+        await asyncio.gather(*(execution.client.aclose() for execution in leaving), return_exceptions=True)
+
+    async def recover_instances(self) -> Survivors:
+        """Ask every runtime what survived. One that does not answer in time leaves what it holds unknown (CONT-5)."""
+        asked = await asyncio.gather(*map(self._recover, self._runtimes.values()))
+        instances = {one.instance_id: one for found in asked for one in found or ()}
+        silent = frozenset(name for name, found in zip(self._runtimes, asked, strict=True) if found is None)
+        return Survivors(instances=instances, silent=silent)
+
+    async def _recover(self, runtime: Runtime) -> list[Instance] | None:
+        try:
+            return await asyncio.wait_for(runtime.recover_instances(), self._timing.recover_s)
+        except (TimeoutError, KandevError, OSError) as error:
+            log.warning("runtime.not_answering", runtime=runtime.name, error=str(error))
+            return None
+
+    def attach(
+        self,
+        row: ExecutorRunning,
+        instance: Instance,
+        config: AgentConfig,
+        *,
+        wanted: Wanted,
+        unwritten: Iterable[tuple[int, bytes]],
+    ) -> AgentExecution:
+        """Go on with an agent that outlived its backend, from the last stored number of its journal on (CONT-1).
+
+        `unwritten` are lines to it that were stored and not seen written; each reaches it once, by its number.
+        """
+        runtime = self.runtime(row.runtime)
+        ref = ExecutionRef(
+            session_id=row.session_id,
+            task_id=row.task_id,
+            execution_id=row.agent_execution_id,
+            agent=config.name,
+        )
+        state = decode_state(row.protocol_state)
+        request = LaunchAgentRequest(
+            session_id=row.session_id,
+            task_id=row.task_id,
+            execution_id=row.agent_execution_id,
+            instance_id=row.instance_id,
+            cwd=row.worktree_path,
+        )
+        execution = AgentExecution(
+            ref,
+            request,
+            config,
+            runtime=runtime,
+            instance=instance,
+            client=runtime.connect(instance),
+            ingest=self.ingest(ref, state, row.last_event_seq, config),
+            wanted=wanted,
+        )
+        execution.info = AgentInfo.from_initialize(state.initialize or {})
+        execution.initialized = execution.ready = True
+        execution.ingest.send_again(unwritten)
+        self._executions[row.session_id] = execution
+        execution.runner = asyncio.create_task(self._running.run(execution), name=f"execution {row.session_id}")
+        return execution
+
+
+def _refused(execution: AgentExecution) -> Callable[[Tx, Applied], None]:
+    """TOK-8: kept for this version. An agent that tells none may be another one next time."""
+
+    def change(tx: Tx, _applied: Applied) -> None:
+        if execution.info.version:
+            tx.run("agent_version_refuses", agent=execution.config.name, version=execution.info.version)
+
+    return change
 
 
 def _agent_started(execution: AgentExecution, process: AgentProcess) -> Callable[[Tx, Applied], None]:

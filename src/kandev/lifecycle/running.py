@@ -47,12 +47,16 @@ class Running:
             asyncio.create_task(self._watch_agentctl(execution), name="agentctl"),
         ]
         reading = asyncio.create_task(ingest.read(execution.client), name="read")
+        leaving = asyncio.create_task(execution.leaving.wait(), name="leaving")
         try:
-            await asyncio.wait([reading, *workers], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([reading, leaving, *workers], return_when=asyncio.FIRST_COMPLETED)
             for worker in workers:
                 if worker.done():
                     await worker  # raises what ended it
-            await self._agent_ended(execution, reading)
+            if leaving.done():
+                await self._leave(execution, reading)
+            else:
+                await self._agent_ended(execution, reading)
         except Superseded:
             reading.cancel()
             await _abandon(execution)
@@ -62,10 +66,18 @@ class Running:
             await _abandon(execution)
             self._broken(execution.ref.session_id)
         finally:
-            for task in (*workers, reading):
+            for task in (*workers, reading, leaving):
                 task.cancel()
-            await asyncio.gather(*workers, reading, return_exceptions=True)
+            await asyncio.gather(*workers, reading, leaving, return_exceptions=True)
             self._forget(execution)
+
+    async def _leave(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
+        """Let go of an agent that goes on: what was read is stored, and the next backend reads on behind it."""
+        reading.cancel()
+        await asyncio.wait([reading])
+        await execution.ingest.leave()
+        # At once: whoever waits for a line of his to be written must find an execution that is over, and not end it.
+        self._forget(execution)
 
     async def _watch_silence(self, execution: AgentExecution) -> None:
         await watch_silence(execution, notice_s=self._timing.stall_notice_s, publish=self._publish)
@@ -78,7 +90,7 @@ class Running:
         lost = reading.exception()
         if lost is not None or ingest.reader.state.exited is None:
             log.warning("execution.agentctl_lost", session_id=execution.ref.session_id, error=str(lost))
-            await execution.runtime.clear_leftover(execution.instance)
+            await execution.runtime.clear_leftovers([execution.instance])
             journal = journal_in(execution.instance.directory)
             await ingest.absorb_all(read_journal(journal, ingest.reader.position))
         stderr = await _stderr(execution)

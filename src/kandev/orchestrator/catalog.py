@@ -1,26 +1,28 @@
 """What there is: agents, runtimes, and the ids that a person shortened."""
 
+import asyncio
 import os
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from kandev.agents.registry import AgentRegistry
 from kandev.errors import Conflict, NotFound
+from kandev.lifecycle.manager import LifecycleManager
+from kandev.runtimes.base import RuntimeReport
 from kandev.store.database import Database
-
-# What an agent of a runtime survives beside its own idleness.
-SURVIVES: Mapping[str, Sequence[str]] = {"standalone": []}
 
 
 class Catalog:
     """Lists and looks up. Nothing is started."""
 
-    def __init__(self, database: Database, registry: AgentRegistry, *, runtimes: Sequence[str]) -> None:
+    def __init__(
+        self, database: Database, registry: AgentRegistry, *, manager: LifecycleManager, default_runtime: str
+    ) -> None:
         self._db = database
         self._registry = registry
-        self._runtimes = runtimes
+        self._manager = manager
+        self._default_runtime = default_runtime
 
     async def list_agents(self) -> list[dict[str, Any]]:
         """Return the agents with their flags, and whether each could be started now."""
@@ -42,8 +44,31 @@ class Catalog:
         }
 
     async def list_runtimes(self) -> list[dict[str, Any]]:
-        """Return the runtimes of this backend and what their agents survive."""
-        return [{"name": name, "survives": SURVIVES.get(name, [])} for name in self._runtimes]
+        """Return the runtimes of this backend: available or why not, what their agents survive, and who lives there."""
+        reports = await asyncio.gather(*(self._manager.runtime(name).report() for name in self._manager.runtime_names))
+        return [self._runtime_view(report) for report in reports]
+
+    def _runtime_view(self, report: RuntimeReport) -> dict[str, Any]:
+        living = [execution for execution in self._manager.all() if execution.runtime.name == report.name]
+        return {
+            "name": report.name,
+            "default": report.name == self._default_runtime,
+            "available": not report.problem,
+            "problem": report.problem,
+            "survives": list(report.survives),
+            "on_backend_restart": report.on_backend_restart,
+            "on_host_restart": report.on_host_restart,
+            "agents": [
+                {
+                    "session_id": execution.ref.session_id,
+                    "task_id": execution.ref.task_id,
+                    "agent": execution.ref.agent,
+                    "instance_id": execution.instance.instance_id,
+                    "in_turn": execution.in_turn,
+                }
+                for execution in living
+            ],
+        }
 
     async def find(self, prefix: str) -> dict[str, str]:
         """Return the session, or the newest session of the task, whose id begins with `prefix`."""

@@ -17,9 +17,10 @@ ON_PURPOSE = {
     "stopping": "The backend was stopped in the middle of this turn.",
     "stopped": "The session was stopped in the middle of this turn.",
     "backend_killed": "The backend was killed in the middle of this turn, and the agent with it.",
+    "agent_lost": "The agent did not outlive its backend, and this turn ended with it.",
     "not_responding": "What watches over the agent did not answer any more, and was ended together with it.",
-    "cancel_forced": "The agent did not end the turn when asked, and was ended by force.",
     "cancel_by_end": "This agent has no way to be asked for that, so it was ended; the next message brings it back.",
+    "cancel_forced": "The agent did not end the turn when asked, and was ended by force.",
 }
 _AFTER_REJECTION = (
     "The transcript here is complete; the agent's own memory of it is not available. Your next message starts a new "

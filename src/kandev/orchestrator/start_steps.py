@@ -52,7 +52,7 @@ class Services(Protocol):
         """Run work under supervision, detached from whoever asked (RACE-4)."""
 
     async def settle_leftover(self, row: ExecutorRunning, /) -> None:
-        """Prove the processes of an older execution dead and read its journal (RACE-10)."""
+        """Attach to an older execution that lives, or prove it dead and read its journal (RACE-10)."""
 
     async def prepare_history(self, session_id: str, /) -> None:
         """Bring the history file up to date."""
@@ -78,6 +78,11 @@ class StartSteps:
         Raises SessionEnded and Parked before anything began, GivenUp, and what the steps raise.
         """
         session, row = await self._validate_and_lock(start)
+        attached = self._manager.get(session.id)
+        if attached is not None:
+            answer = resume_answer(session, row, attached.ref.execution_id, already_running=True)
+            start.attached(answer)
+            return
         start.enter("workspace")
         prepared = await start.unless_given_up(self._workspaces.validate(session))
         await start.unless_given_up(self._services.make_room(session.id))
@@ -159,6 +164,7 @@ class StartSteps:
             execution_id=new_id(),
             instance_id=new_id(),
             cwd=workspace.path,
+            opened_at=next((outcome.ended_at for outcome in self._store.resumes(session.id, limit=1)), ""),
             task_description=head.content if head else "",
         )
         last_turn = self._store.last_turn(session.id)

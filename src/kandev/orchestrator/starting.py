@@ -13,6 +13,7 @@ from kandev.errors import (
     ExecutionNotFoundError,
     KandevError,
     RequestFailed,
+    RuntimeUnreachable,
 )
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.session import RestoreFailed
@@ -108,6 +109,13 @@ class Start:
             replayed=dict(execution.state.replayed) if execution else {},
         )
 
+    def attached(self, answer: ResumeAnswer) -> None:
+        """End the start well for everybody: an agent of an earlier backend lives, and this one is attached to it."""
+        if not self.accepted.done():
+            self.accepted.set_result(answer)
+        if not self.ready.done():
+            self.ready.set_result(self.outcome(how="attached"))
+
     def fail(self, error: KandevError) -> None:
         """End the start for everybody who waits."""
         for future in (self.accepted, self.ready):
@@ -127,6 +135,7 @@ GIVEN_UP_CAUSES = {
     "cancelled": FailureCause.USER_CANCELLED,
     "stopped": FailureCause.USER_CANCELLED,
 }
+AT_ANY_TIME = ((RuntimeUnreachable, FailureCause.UNREACHABLE), (AgentSilent, FailureCause.INACTIVE))
 AFTER_INITIALIZE = (
     (AgentDied, FailureCause.AGENT_DIED),
     (ExecutionNotFoundError, FailureCause.AGENT_DIED),  # it died before the next request could be written
@@ -143,8 +152,9 @@ def cause_of(error: KandevError, start: Start, *, login: bool) -> FailureCause:
         return RESTORE_CAUSES[error.kind]
     if login:
         return FailureCause.LOGIN_NEEDED
-    if isinstance(error, AgentSilent):
-        return FailureCause.INACTIVE
+    at_any_time = next((cause for kind, cause in AT_ANY_TIME if isinstance(error, kind)), None)
+    if at_any_time is not None:
+        return at_any_time
     initialized = start.execution is not None and start.execution.initialized
     if not initialized or start.launch:
         return FailureCause.START_FAILED

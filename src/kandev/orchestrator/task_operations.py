@@ -199,6 +199,14 @@ class TaskOperations:
             self._spawn(self._force_cancel(execution, execution.state.turn_id), f"cancel {session_id}")
             await self._ask_to_cancel(execution)
 
+    async def continue_cancel(self, session_id: str) -> None:
+        """Ask again where an earlier backend was asked to cancel the turn; the ten seconds start again (CRASH-12)."""
+        turn, execution = self._store.open_turn(session_id), self._manager.get(session_id)
+        if turn is None or execution is None or not turn.cancel_requested_at or not execution.in_turn:
+            return
+        self._spawn(self._force_cancel(execution, turn.id), f"cancel {session_id}")
+        self._spawn(self._ask_to_cancel(execution), f"ask to cancel {session_id}")
+
     async def _ask_to_cancel(self, execution: AgentExecution) -> None:
         """Answer every pending permission "cancelled", then ask to cancel (WIRE-14); else end the agent."""
         reader = execution.ingest.reader
@@ -207,6 +215,10 @@ class TaskOperations:
         execution.state.permissions = {}
         reader.batch.add(close_permissions(execution.ref, PermissionState.CANCELLED))
         failpoint("cancel.before_send")
+        line = execution.dialect.cancel(execution.agent_session_id)
+        if not line:
+            await self._manager.stop(execution, why="cancel_by_end", grace_s=0)
+            return
         with contextlib.suppress(ExecutionNotFoundError):  # the agent ended meanwhile, and the turn with it
             await execution.ingest.transmit(line)
         failpoint("cancel.after_send")
@@ -215,10 +227,6 @@ class TaskOperations:
         """After ten seconds without an end of the turn, end the agent (STATE-11)."""
         try:
             await asyncio.wait_for(execution.ended.wait(), self._timing.cancel_force_s)
-        line = execution.dialect.cancel(execution.agent_session_id)
-        if not line:
-            await self._manager.stop(execution, why="cancel_by_end", grace_s=0)
-            return
         except TimeoutError:
             if execution.in_turn and execution.state.turn_id == turn_id:
                 await self._manager.stop(execution, why="cancel_forced", grace_s=0)

@@ -50,6 +50,7 @@ class TaskService:
         *,
         directory: Path,
         runtimes: Sequence[str],
+        default_runtime: str,
         kick: Callable[[str], None],
         publish: Callable[[Sequence[Event]], None],
     ) -> None:
@@ -59,6 +60,7 @@ class TaskService:
         self._registry = registry
         self._directory = directory
         self._runtimes = runtimes
+        self._default_runtime = default_runtime
         self._kick = kick
         self._publish = publish
 
@@ -72,9 +74,7 @@ class TaskService:
         if known is not None:
             return await self._known(known)
         config = self._launchable(request.agent)
-        if request.runtime not in self._runtimes:
-            known_names = ", ".join(self._runtimes)
-            raise Invalid(f"There is no runtime {request.runtime!r}; there is {known_names}.", field="runtime")
+        request = msgspec.structs.replace(request, runtime=self._runtime(request.runtime, config))
         if not request.description.strip():
             raise Invalid("A task needs a description: it is the first prompt.", field="description")
         task, session = _new_task(request), SessionId(new_id())
@@ -111,7 +111,7 @@ class TaskService:
             description=task.description,
             title=task.title,
             agent=config.name,
-            runtime=like.runtime if like else "standalone",
+            runtime=self._runtime(like.runtime if like else "", config),
             repository_path=like.repository_path if like else "",
         )
         session_id = SessionId(new_id())
@@ -130,6 +130,14 @@ class TaskService:
         if not config.launchable:
             raise Conflict(config.not_launchable_reason, reason="protocol_not_built")
         return config
+
+    def _runtime(self, wanted: str, config: AgentConfig) -> str:
+        """Return where a session runs: as asked for, else as its agent says, else by default."""
+        name = wanted or config.runtime or self._default_runtime
+        if name not in self._runtimes:
+            known_names = ", ".join(self._runtimes)
+            raise Invalid(f"There is no runtime {name!r}; there is {known_names}.", field="runtime")
+        return name
 
     async def _plan(self, request: CreateTask, task: Task, session_id: str) -> Workspace:
         """Name the session's directory; git runs later, when that name is stored (WORK-6)."""

@@ -8,12 +8,15 @@ from kandev.domain.models import ExecutorRunning, TaskSession
 
 
 class CreateTask(msgspec.Struct, frozen=True, kw_only=True):
-    """The request `task.create`. Without a repository the session works in an empty directory of its own (WORK-7)."""
+    """The request `task.create`. Without a repository the session works in an empty directory of its own (WORK-7).
+
+    Without a runtime the agent's own is taken, else the default of the configuration.
+    """
 
     description: str
     agent: str
     title: str = ""
-    runtime: str = "standalone"
+    runtime: str = ""
     repository_path: str = ""
     base_branch: str = ""
     model: str = ""

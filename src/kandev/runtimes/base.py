@@ -1,21 +1,29 @@
-"""What every runtime offers, and the two values that pass between it and its caller."""
+"""What every runtime offers, and the values that pass between it and its caller."""
 
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 import msgspec
 
 from kandev.runtimes.agentctl_client import AgentctlClient
 
-__all__ = ["Instance", "InstanceRequest", "Runtime"]
+__all__ = ["RUNTIME_DIRECTORIES", "Instance", "InstanceRequest", "Named", "Runtime", "RuntimeReport"]
+
+RUNTIME_DIRECTORIES = ("detached", "docker")
+"""Directories in the home's run/ that hold the instances of a runtime; standalone's stand there themselves."""
 
 
 class InstanceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which instance to make. Its id was stored before, so that a crash in between leaves nothing without a name."""
+    """Which instance to make. Its id was stored before, so that a crash in between leaves nothing without a name.
+
+    `cwd` is the directory that the agent will work in.
+    """
 
     instance_id: str
     session_id: str
     task_id: str
     execution_id: str
+    cwd: str = ""
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,17 +44,40 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     nonce: str = ""
 
 
-class Runtime(Protocol):
-    """A place where agents run."""
+class Named(msgspec.Struct, frozen=True, kw_only=True):
+    """What the database knows: the instances of rows that have not ended, and whether there is such a session."""
+
+    instances: Container[str]
+    has_session: Callable[[str], bool]
+
+
+class RuntimeReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person is told of a runtime. `problem` is why it cannot be used now, '' when it can.
+
+    `survives` names what its agents outlive, of "backend_restart" and "host_restart"; the other two say the same in
+    words, and what happens otherwise.
+    """
 
     name: str
+    problem: str
+    survives: tuple[str, ...]
+    on_backend_restart: str
+    on_host_restart: str
+
+
+class Runtime(Protocol):
+    """A place where agents run. Where an engine is asked, each method may raise RuntimeUnreachable."""
+
+    name: str
+    lasting: bool
+    """True where agents outlive the backend: it lets go of them when it stops, and attaches at its next start."""
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
         """Start an agentctl; the agent is not started yet. Raises AgentctlError. The caller waits for readiness."""
         ...
 
     async def recover_instances(self) -> list[Instance]:
-        """Return the instances that outlived the former backend and can be attached; called once, at start."""
+        """Return the instances whose agents run and can be attached, though another backend made them."""
         ...
 
     async def stop_instance(self, instance: Instance, *, grace_s: float) -> None:
@@ -60,12 +91,31 @@ class Runtime(Protocol):
         """Return a client of the instance, without I/O. The caller closes it."""
         ...
 
-    async def clear_leftover(self, instance: Instance) -> None:
-        """End at once, by identity, what is left of an instance whose agentctl does not answer (CRASH-15, CRASH-16)."""
+    def locate(self, session_id: str, instance_id: str) -> Instance:
+        """Return what the ids alone tell of an instance, which need not exist: where its journal is, first of all."""
+        ...
+
+    async def clear_leftovers(self, instances: Sequence[Instance]) -> list[str]:
+        """End at once, by identity, what is left of instances that nobody attaches (CRASH-15, CRASH-16).
+
+        Return the ids of those of which something was there.
+        """
+        ...
+
+    async def strays(self, named: Named) -> list[Instance]:
+        """Return instances that no row names: made, and their ids never stored, or their session deleted (CRASH-3)."""
         ...
 
     async def discard(self, instance: Instance) -> None:
         """Remove what an ended instance leaves behind, its journal too, once everything in it is stored."""
+        ...
+
+    async def forget_session(self, session_id: str) -> None:
+        """Remove what is kept for the next start of a session that is being deleted; its agent has ended."""
+        ...
+
+    async def report(self) -> RuntimeReport:
+        """Tell whether the runtime can be used here, and what its agents survive. Starts nothing."""
         ...
 
     async def aclose(self) -> None:

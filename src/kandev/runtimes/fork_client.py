@@ -36,6 +36,7 @@ class AgentctlOptions(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     cap_bytes: int
     write_timeout_s: float
+    idle_s: float = 0
 
 
 class _Forked(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +58,7 @@ class ForkServer:
             self._ensure()
 
     async def fork(self, options: AgentctlOptions, descriptors: Sequence[int]) -> int:
-        """Fork an agentctl with [listening socket, lifeline] and return its pid.
+        """Fork an agentctl with [listening socket, lifeline] and return its pid; one without the latter outlives us.
 
         Raises OSError when it cannot be started, AgentctlError when it failed in the middle.
         """
@@ -120,11 +121,11 @@ class ForkServer:
 
 def start_cold(options: AgentctlOptions, descriptors: Sequence[int]) -> int:
     """Start an agentctl in an interpreter of its own; return its pid. About 100 ms dearer than a fork."""
-    listener, lifeline = descriptors
+    listener, *lifeline = descriptors
     arguments = [
         *("--instance-id", options.instance_id, "--dir", options.directory, "--listen", f"fd:{listener}"),
-        *("--lifeline", str(lifeline), "--cap", str(options.cap_bytes)),
-        *("--write-timeout", str(options.write_timeout_s), "--log"),
+        *("--lifeline", str(lifeline[0] if lifeline else -1), "--cap", str(options.cap_bytes)),
+        *("--write-timeout", str(options.write_timeout_s), "--idle", str(options.idle_s), "--log"),
     ]
     process = _start("__main__", arguments, descriptors)
     _unreaped.append(process)

@@ -142,6 +142,16 @@ UPDATE executors_running SET status = 'starting', instance = :instance, agentctl
     worktree_branch = :worktree_branch, last_seen_at = :now, updated_at = :now
 WHERE session_id = :session_id AND agent_execution_id = :agent_execution_id RETURNING session_id;
 
+-- name: executor_attach
+UPDATE executors_running SET status = 'ready', instance = :instance, agentctl_url = :agentctl_url,
+    agentctl_port = :agentctl_port, agentctl_pid = :agentctl_pid, agentctl_start_time = :agentctl_start_time,
+    container_id = :container_id, boot_id = :boot_id, last_seen_at = :now, updated_at = :now
+WHERE session_id = :session_id AND agent_execution_id = :agent_execution_id RETURNING session_id;
+
+-- name: executor_doubt
+UPDATE executors_running SET status = 'unknown', updated_at = :now
+WHERE session_id = :session_id AND agent_execution_id = :agent_execution_id;
+
 -- name: executor_set_agent
 UPDATE executors_running SET agent_pid = :agent_pid, agent_start_time = :agent_start_time,
     process_group = :process_group, updated_at = :now
@@ -192,6 +202,9 @@ UPDATE turns SET line = :line WHERE id = :id AND state = 'open';
 -- name: turn_end
 UPDATE turns SET state = :state, stop_reason = :stop_reason, error = :error, usage = :usage, ended_at = :now
 WHERE id = :id AND state IN ('open', 'unknown') RETURNING *;
+
+-- name: turn_doubt
+UPDATE turns SET state = :state WHERE session_id = :session_id AND state = :observed;
 
 -- name: turn_cancel_request
 UPDATE turns SET cancel_requested_at = :now
@@ -330,11 +343,15 @@ SELECT * FROM resumes WHERE session_id = :session_id ORDER BY started_at DESC LI
 -- name: outbox_insert
 INSERT INTO outbox (agent_execution_id, n, session_id, line) VALUES (:agent_execution_id, :n, :session_id, :line);
 
+-- name: outbox_of
+SELECT n, line FROM outbox WHERE agent_execution_id = :agent_execution_id ORDER BY n;
+
 -- name: outbox_written
 DELETE FROM outbox WHERE agent_execution_id = :agent_execution_id AND n <= :n;
 
 -- name: outbox_clear
 DELETE FROM outbox WHERE session_id = :session_id;
+
 
 -- ---- agents
 
@@ -365,4 +382,3 @@ DELETE FROM agent_logins WHERE agent = :agent AND state = 'needed';
 
 -- name: agent_login_get
 SELECT * FROM agent_logins WHERE agent = :agent;
-
