@@ -14,12 +14,16 @@ PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check
 FROM_LOCK := $(PIP) install --quiet --require-hashes --no-deps
 # The build backend comes from the lock too, so that the build fetches nothing.
-FROM_HERE := $(PIP) install --quiet --no-deps --no-build-isolation
-COMPILE = $(UV) pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
-	--no-header --no-emit-index-url --no-emit-find-links
+FROM_HERE := KANDEV_BUILD_PAGE=0 $(PIP) install --quiet --no-deps --no-build-isolation
+COMPILE_WITH = --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url \
+	--no-emit-find-links
+COMPILE = $(UV) pip compile pyproject.toml $(COMPILE_WITH)
+COMPILE_GROUP = $(UV) pip compile $(COMPILE_WITH) --group
 UV = $(or $(wildcard .venv/bin/uv),$(shell command -v uv),$(error `make lock` needs uv: python -m pip install uv))
 
 SOURCES := $(shell find src -type f -not -name '*.pyc' 2>/dev/null)
+PAGE := src/kandev/page/index.html
+PAGE_SOURCES := $(shell find page -type f -not -path '*/node_modules/*' 2>/dev/null)
 # The editable install of the tests serves every purpose; the plain one is made only where that is absent.
 INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 
@@ -29,6 +33,9 @@ INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 help:
 	@echo 'make demo         a session that is killed, resumed, and still remembers: no network, under 15 seconds'
 	@echo 'make serve        the server on 127.0.0.1 (ARGS="--port 0")'
+	@echo 'make page         builds the page; without Node on the PATH it brings its own'
+	@echo 'make page-test    its unit tests, and its tests in Chromium (ARGS="-k resume")'
+	@echo 'make types        writes the types of the page from the structs of the server'
 	@echo 'make test         every test that this machine can run; says what it skipped and why (ARGS="-k resume")'
 	@echo 'make mutants      breaks each rule on purpose and expects its tests to turn red (ARGS="TOK-3 --jobs 4")'
 	@echo 'make fuzz         hostile input for every reader, with fresh examples (EXAMPLES=20000 of each kind)'
@@ -45,8 +52,24 @@ help:
 demo: $(INSTALLED)
 	.venv/bin/kandev demo $(ARGS)
 
-serve: $(INSTALLED)
+# Without a page the server still serves everything else.
+serve: | .venv/bin/pip
+	@$(MAKE) --no-print-directory page || echo 'The page could not be built; the command line serves without it.' >&2
+	@$(MAKE) --no-print-directory $(INSTALLED)
 	.venv/bin/kandev serve $(ARGS)
+
+page: $(PAGE)
+
+$(PAGE): $(PAGE_SOURCES) | .venv/bin/pip
+	@$(PY) page/build.py --has-node || $(FROM_LOCK) -r requirements-node.lock
+	@$(PY) page/build.py
+
+page-test: .venv/.tests .venv/.browser page
+	@$(PY) page/build.py --test
+	$(PY) -m pytest tests/browser $(ARGS)
+
+types: .venv/.tests
+	PYTHONPATH=tests $(PY) -m wire_types --write
 
 test: .venv/.tests
 	$(PY) -m pytest $(ARGS)
@@ -97,9 +120,11 @@ real-agents: .venv/.tests
 lock:
 	$(COMPILE) --group build $(ARGS) -o requirements.lock
 	$(COMPILE) --group dev --all-extras $(ARGS) -o requirements-dev.lock
+	$(COMPILE_GROUP) pyproject.toml:node $(ARGS) -o requirements-node.lock
+	$(COMPILE_GROUP) pyproject.toml:browser --constraints requirements-dev.lock $(ARGS) -o requirements-browser.lock
 
 clean:
-	rm -rf .venv .real-agents .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf .venv .real-agents page/node_modules src/kandev/page .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.plain: requirements.lock pyproject.toml README.md $(SOURCES) | .venv/bin/pip
@@ -111,6 +136,10 @@ clean:
 	$(FROM_LOCK) -r requirements-dev.lock
 	$(FROM_HERE) --editable .
 	$(PIP) check
+	@touch $@
+
+.venv/.browser: requirements-browser.lock .venv/.tests
+	$(FROM_LOCK) -r requirements-browser.lock
 	@touch $@
 
 # pip is the last thing that venv puts in, so its presence says that the environment is whole.

@@ -1,0 +1,61 @@
+import { type Signal, useSignal } from "@preact/signals";
+import { useServices } from "../services";
+import type { Card } from "../stores/board";
+import { ActionButton } from "../ui/ActionButton";
+import { COLUMNS } from "../words/place";
+import { CardView } from "./CardView";
+import { NewTask } from "./NewTask";
+import { Hits } from "./Hits";
+
+/** All tasks by what they need: the first thing to see is what needs a person. */
+export function BoardPage({ isNewOpen }: { isNewOpen: Signal<boolean> }) {
+  const { board } = useServices();
+  const text = useSignal("");
+  const columns = board.columns.value;
+  const need = columns.get("needs")?.length ?? 0;
+  const isEmpty = board.isLoaded.value && COLUMNS.every(({ id }) => columns.get(id)?.length === 0);
+  return (
+    <main class="board-page">
+      <header class="board-head">
+        <h1>kandev</h1>
+        <input
+          id="search" type="search" placeholder="Search titles and transcripts ( / )" aria-label="Search titles and transcripts"
+          value={text.value} onInput={(event) => (text.value = event.currentTarget.value)}
+        />
+        <p class="need" role="status">{need > 0 && <><span class="shape tone-needs" aria-hidden="true">●</span> {need} {need === 1 ? "needs" : "need"} you</>}</p>
+        <button type="button" class="button main" onClick={() => (isNewOpen.value = true)}>+ New task</button>
+      </header>
+      {isEmpty ? <Empty /> : (
+        <div class="board">
+          {COLUMNS.map(({ id, name }) => <Column key={id} name={name} cards={filtered(columns.get(id) ?? [], text.value)} />)}
+        </div>
+      )}
+      {text.value.trim().length > 1 && <Hits text={text.value.trim()} />}
+      {board.next.value !== null && <ActionButton onAct={() => board.more()}>Older tasks</ActionButton>}
+      {isNewOpen.value && <NewTask onClose={() => (isNewOpen.value = false)} />}
+    </main>
+  );
+}
+
+function filtered(cards: readonly Card[], text: string): readonly Card[] {
+  const wanted = text.trim().toLowerCase();
+  return wanted === "" ? cards : cards.filter(({ entry }) => entry.task.title.toLowerCase().includes(wanted));
+}
+
+function Column({ name, cards }: { name: string; cards: readonly Card[] }) {
+  return (
+    <section class={`column ${cards.length === 0 ? "is-empty" : ""}`}>
+      <h2>{name} <span class="faint">{cards.length}</span></h2>
+      <ul>{cards.map((card) => <li key={card.entry.task.id}><CardView card={card} /></li>)}</ul>
+    </section>
+  );
+}
+
+function Empty() {
+  return (
+    <div class="empty">
+      <p>No tasks yet.</p>
+      <p class="faint">Press <kbd>n</kbd>, say what is to be done, and choose an agent. “Demo” needs no login and no network.</p>
+    </div>
+  );
+}

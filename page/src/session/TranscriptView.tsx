@@ -1,0 +1,120 @@
+import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
+import type { RefObject } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import type { SessionStore } from "../stores/session";
+import type { Chunk } from "../stores/transcript";
+import { MessageView } from "./MessageView";
+
+const PINNED_PX = 48;
+const LOAD_PX = 1200;
+const DRAW_PX = 2500;
+
+/** The transcript: newest at the bottom, where the view stays until somebody scrolls up; older pages come on the way. */
+export function TranscriptView({ store, agent }: { store: SessionStore; agent: string }) {
+  const scroller = useRef<HTMLDivElement>(null);
+  const content = useRef<HTMLDivElement>(null);
+  const isPinned = useRef(true);
+  const isBelow = useSignal(false);
+  const chunks = store.transcript.chunks.value;
+
+  const loadIfNear = () => {
+    const view = scroller.current;
+    if (view && view.scrollTop < LOAD_PX && store.hasEarlier.peek()) void store.loadEarlier();
+  };
+  const toEnd = () => {
+    const view = scroller.current;
+    if (view) view.scrollTop = view.scrollHeight;
+  };
+  const scrolled = () => {
+    const view = scroller.current;
+    if (!view) return;
+    isPinned.current = view.scrollHeight - view.scrollTop - view.clientHeight < PINNED_PX;
+    if (isPinned.current) isBelow.value = false;
+    loadIfNear();
+  };
+  useEffect(() => {
+    const observer = new ResizeObserver(() => isPinned.current && toEnd());
+    if (content.current) observer.observe(content.current);
+    if (scroller.current) observer.observe(scroller.current);
+    return () => observer.disconnect();
+  }, []);
+  useKeepPlace(scroller, chunks[0]?.key, isPinned);
+  useEffect(loadIfNear, [chunks]);
+  useNewMessages(store, () => isPinned.current || (isBelow.value = true));
+
+  return (
+    <div class="transcript-frame">
+      <div class="transcript" ref={scroller} onScroll={scrolled} tabIndex={0} role="log" aria-label="Conversation" aria-live="off">
+        <div ref={content}>
+          {store.hasEarlier.value && <button type="button" class="earlier" onClick={() => void store.loadEarlier()}>▸ Earlier messages</button>}
+          {chunks.map((chunk, at) => <ChunkView key={chunk.key} chunk={chunk} agent={agent} scroller={scroller} before={chunks[at - 1]} />)}
+        </div>
+      </div>
+      {isBelow.value && <button type="button" class="below" onClick={() => (toEnd(), (isBelow.value = false))}>New below ↓</button>}
+    </div>
+  );
+}
+
+/** When older messages come in above, what is being read stays where it is. */
+function useKeepPlace(scroller: RefObject<HTMLDivElement | null>, firstKey: number | undefined, isPinned: RefObject<boolean>): void {
+  const before = useRef({ key: firstKey, height: 0, top: 0 });
+  useLayoutEffect(() => {
+    const view = scroller.current;
+    if (!view) return;
+    const { key, height, top } = before.current;
+    const isMoved = view.scrollTop !== top; // the browser has done it by itself, but at the very top it does not
+    if (key !== undefined && key !== firstKey && !isPinned.current && !isMoved) view.scrollTop = top + view.scrollHeight - height;
+    before.current = { key: firstKey, height: view.scrollHeight, top: view.scrollTop };
+  });
+}
+
+/** Tells of messages that were added at the end, not of those that grow. */
+function useNewMessages(store: SessionStore, tell: () => void): void {
+  const newest = useComputed(() => {
+    const last = store.transcript.chunks.value.at(-1)?.entries.value.at(-1);
+    return last?.peek().seq ?? 0;
+  });
+  useSignalEffect(() => {
+    if (newest.value > 0) tell();
+  });
+}
+
+interface ChunkProperties {
+  readonly chunk: Chunk;
+  readonly agent: string;
+  readonly scroller: RefObject<HTMLDivElement | null>;
+  readonly before: Chunk | undefined;
+}
+
+/** Neighbours in the transcript. Far from the view only their height is kept, so that any number of them is smooth. */
+function ChunkView({ chunk, agent, scroller, before }: ChunkProperties) {
+  const place = useRef<HTMLDivElement>(null);
+  const isNear = useSignal(true);
+  const height = useRef(0);
+  useEffect(() => {
+    const element = place.current;
+    if (!element || typeof IntersectionObserver === "undefined") return;
+    const observer = new IntersectionObserver(
+      ([seen]) => {
+        if (!seen) return;
+        if (!seen.isIntersecting) height.current = seen.boundingClientRect.height;
+        isNear.value = seen.isIntersecting;
+      },
+      { root: scroller.current, rootMargin: `${DRAW_PX}px 0px` },
+    );
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, []);
+  const entries = chunk.entries.value;
+  let author = before?.entries.peek().at(-1)?.peek().author_type;
+  return (
+    <div ref={place} style={isNear.value ? { height: "" } : { height: `${height.current}px` }}>
+      {isNear.value && entries.map((entry) => {
+        const { id, author_type } = entry.peek();
+        const goesOn = author_type === author && author_type !== "user";
+        author = author_type;
+        return <MessageView key={id} entry={entry} agent={agent} goesOn={goesOn} />;
+      })}
+    </div>
+  );
+}

@@ -1,0 +1,1 @@
+"""The page in a real browser, before a real backend that the tests kill."""

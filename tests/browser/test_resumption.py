@@ -1,0 +1,106 @@
+"""Tabs, losses of the connection, and what was typed meanwhile."""
+
+import re
+
+from playwright.sync_api import WebSocketRoute, expect
+
+from browser.desk import Desk
+from browser.stage import Stage
+
+
+def test_ui_1_two_tabs_a_duplicate_and_one_left_open_end_in_the_same_state(desk: Desk, stage: Stage) -> None:
+    """After a kill and a start all three show the agent as back, one start served them, and each hears the answer."""
+    session = stage.create("remember fig")
+    tabs = [desk.tab(session.path) for _ in range(2)]
+    for tab in tabs:
+        tab.sees("I will remember the word fig")
+        tab.mark()
+    stage.kill_and_start()
+    tabs[0].sees_moment("remembers this conversation")
+    tabs[1].sees_moment("remembers this conversation")
+    duplicate = desk.tab(session.path)
+    duplicate.sees("I will remember the word fig")
+    tabs[0].send("what is the word?")
+    for tab in (*tabs, duplicate):
+        tab.sees("The word is fig")
+        tab.sees_no_moment()
+    assert session.resumes() == ["native", "fresh"]
+    assert all(tab.is_marked() for tab in tabs)
+
+
+def test_ui_6_a_prompt_typed_while_the_server_is_away_is_sent_once_when_it_is_back(desk: Desk, stage: Stage) -> None:
+    """It waits in view, survives even a reload of the page, and arrives exactly once."""
+    session = stage.create("remember pear")
+    tab = desk.tab(session.path)
+    tab.sees("I will remember the word pear")
+    stage.kill9()
+    tab.send("what is the word?")
+    expect(tab.waiting).to_contain_text("Sending")
+    tab.field.fill("half a thought")
+    stage.start()
+    tab.sees("The word is pear")
+    expect(tab.waiting).to_have_count(0)
+    expect(tab.field).to_have_value("half a thought")
+    tab.page.reload()
+    expect(tab.field).to_have_value("half a thought")
+    assert session.prompts() == ["remember pear", "what is the word?"]
+
+
+def test_ui_3_while_an_agent_starts_prompts_queue_in_view_and_can_be_withdrawn(desk: Desk, stage: Stage) -> None:
+    """The stage is told in words, the field is open; of two prompts one is taken back into the field, one arrives."""
+    session = stage.create("remember lime")
+    desk.tab(session.path).sees("I will remember the word lime")
+    session.call("message.add", content="slow 40")
+    tab = desk.tab(session.path)
+    tab.sees("step 3")
+    tab.send("first")
+    tab.send("second")
+    expect(tab.waiting).to_have_count(2)
+    tab.shot("queued")
+    tab.waiting.filter(has_text="first").get_by_role("button", name="Withdraw").click()
+    expect(tab.waiting).to_have_count(1)
+    expect(tab.field).to_have_value("first")
+    tab.press("Stop")
+    tab.sees_moment("1 prompt waits")
+    tab.press("Send now")
+    tab.sees("second")
+    expect(tab.waiting).to_have_count(0)
+
+
+def test_ui_5_unknown_frames_are_ignored(desk: Desk, stage: Stage) -> None:
+    """Kinds and actions that the page does not know, and lines that are no JSON, change nothing."""
+    session = stage.create("remember kiwi")
+    page = desk.blank()
+
+    def between(socket: WebSocketRoute) -> None:
+        server = socket.connect_to_server()
+
+        def add(message: str | bytes) -> None:
+            text = message if isinstance(message, str) else message.decode()
+            odd = ['{"type":"wonder","action":"x"}', "no json", "[]", "null", "7"]
+            told = f'{{"type":"notification","action":"session.new_thing","payload":{{"session_id":"{session.id}"}}}}'
+            socket.send("\n".join([*odd, told, text]))
+
+        server.on_message(add)
+
+    page.route_web_socket(re.compile("/ws$"), between)
+    page.goto(f"{stage.url}{session.path}?token={stage.backend.token}")
+    expect(page.get_by_role("log")).to_contain_text("I will remember the word kiwi")
+    page.get_by_label("Message", exact=True).fill("what is the word?")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("log")).to_contain_text("The word is kiwi")
+
+
+def test_a_person_who_turned_it_off_resumes_with_a_button(desk: Desk, stage: Stage) -> None:
+    """Then opening a page starts nothing; the button does, and the setting is kept by the browser."""
+    session = stage.create("remember date")
+    tab = desk.tab(session.path)
+    tab.sees("I will remember the word date")
+    tab.transcript.press("?")
+    tab.page.get_by_label("Opening a session brings its agent back").uncheck()
+    tab.page.keyboard.press("Escape")
+    stage.kill_and_start()
+    tab.sees_moment("The agent is not running")
+    assert not session.status()["is_agent_running"]
+    tab.press("Resume")
+    tab.sees_moment("remembers this conversation")
