@@ -177,7 +177,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def leave_behind(home: Home, instance: str, pid: int) -> None:
     directory = home.run / instance
-    directory.mkdir(mode=0o700)
+    directory.mkdir(mode=0o700, parents=True)
     found = process_stat(pid)
     assert found is not None
     agent = AgentIdentity(pid=pid, start_time=found.start_time, pgid=pid)
@@ -185,7 +185,7 @@ def leave_behind(home: Home, instance: str, pid: int) -> None:
         str(directory),
         Identity(
             api_version=1,
-            instance_id=instance,
+            instance_id=directory.name,
             nonce="n",
             pid=pid,
             start_time=found.start_time,
@@ -212,7 +212,18 @@ def test_proc_2_processes_that_outlived_their_backend_are_ended(
 def test_a_detached_agent_is_not_a_leftover(database: Home, sleeper: subprocess.Popen[bytes]) -> None:
     """It goes on without a backend on purpose, and the next one takes it over."""
     add_session(database, "s", "RUNNING", instance="i1", runtime="detached")
-    leave_behind(database, "i1", sleeper.pid)
+    leave_behind(database, "detached/i1", sleeper.pid)
     _, findings = examine("--fix")
     assert not about(findings, "process")["can_fix"]
     assert sleeper.poll() is None
+
+
+def test_a_detached_agent_that_no_session_names_is_a_stray(database: Home, sleeper: subprocess.Popen[bytes]) -> None:
+    """Its session was deleted, or its id never stored: it is found, and ended by --fix."""
+    add_session(database, "s", "RUNNING", instance="another", runtime="detached")
+    leave_behind(database, "detached/i1", sleeper.pid)
+    _, findings = examine()
+    assert str(sleeper.pid) in about(findings, "process")["text"]
+    _, findings = examine("--fix")
+    assert about(findings, "process")["fixed"]
+    assert sleeper.wait(20) != 0

@@ -13,6 +13,7 @@ from kandev.cli.finding import Finding
 from kandev.errors import Conflict
 from kandev.home import Home
 from kandev.runtimes import kill_leftovers, read_identity
+from kandev.runtimes.base import RUNTIME_DIRECTORIES
 from kandev.store.migrator import check_owner, load_migrations
 
 _BUSY_S = 5.0
@@ -111,16 +112,16 @@ def _instances(connection: sqlite3.Connection) -> Mapping[str, str]:
 
 
 def _leftovers(home: Home, runtimes: Mapping[str, str], *, backend_runs: bool) -> Iterator[Finding]:
-    """Processes of instances under run/. Those of a detached session go on on purpose and are adopted."""
+    """Processes of instances on this machine. Those of a detached session go on on purpose and are attached to."""
     silent = 0
-    for directory in sorted(path for path in home.run.glob("*") if path.is_dir()):
+    for directory in _instance_directories(home):
         pids = _living(directory)
         runtime = runtimes.get(directory.name, "")
         if not pids:
             silent += directory.name not in runtimes
         elif runtime == "detached":
             text = f"{directory.name[:8]}: a detached agent runs (processes {pids})."
-            mend = "" if backend_runs else "kandev serve takes it over."
+            mend = "" if backend_runs else "kandev serve attaches to it."
             yield Finding(check="process", level="ok" if backend_runs else "note", text=text, mend=mend)
         elif not backend_runs:
             yield _leftover(directory, pids)
@@ -130,6 +131,13 @@ def _leftovers(home: Home, runtimes: Mapping[str, str], *, backend_runs: bool) -
     if silent:
         text = f"{silent} journals of ended agents that no session names are in {home.run}."
         yield Finding(check="process", level="note", text=text, mend="The next start of the backend removes them.")
+
+
+def _instance_directories(home: Home) -> list[Path]:
+    """Return those of standalone and detached; what runs in a container has no process of ours."""
+    standalone = (path for path in home.run.glob("*") if path.name not in RUNTIME_DIRECTORIES)
+    detached = (home.run / "detached").glob("*")
+    return sorted(path for path in (*standalone, *detached) if path.is_dir())
 
 
 def _living(directory: Path) -> list[int]:
