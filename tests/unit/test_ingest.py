@@ -407,6 +407,24 @@ async def test_a_reader_does_not_wait_for_room_that_nobody_makes(bench: Bench, m
     assert bench.pipe.read == 5
 
 
+@pytest.mark.parametrize("steps", range(8))
+async def test_no_loop_outlives_its_end(open_bench: Callable[..., Bench], steps: int) -> None:
+    """Each loop ends when it is cancelled, also as what it waited for comes: who ends the agent waits for that."""
+    bench = open_bench(commit_gap_s=NEVER_S)
+    bench.say(chunk("first"))
+    await bench.until(lambda: bool(bench.ledger.commits))
+    bench.say(chunk("second"))
+    await bench.until(lambda: bench.pipe.read == 2)
+    flushing = asyncio.create_task(bench.ingest.flush())
+    bench.ingest._behind.set()
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    for task in (*bench.tasks, flushing):
+        task.cancel()
+    _, left = await asyncio.wait(bench.tasks, timeout=2)
+    assert not left
+
+
 # ---- what follows a commit
 
 

@@ -76,7 +76,8 @@ class OutputPump:
         self.adjust()
         await self._flowing.wait()
         try:
-            await asyncio.wait_for(self._at_end.wait(), _DRAIN_S)
+            async with asyncio.timeout(_DRAIN_S):
+                await self._at_end.wait()
         except TimeoutError:
             await self._drain_rest()
         self._close()

@@ -105,7 +105,8 @@ class AgentRun:
 
 async def _within(seconds: float, event: asyncio.Event) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -110,7 +110,8 @@ class StdinWriter:
         if self._written is None:
             return
         try:
-            await asyncio.wait_for(asyncio.shield(self._written), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._written)
         except TimeoutError:
             raise Refusal(
                 503, "agent_not_reading", "The agent does not read its stdin; the line is still being written."

@@ -62,7 +62,8 @@ class ProcessTree:
             self._kill_once()
             # A process that got away between scan and signal is found by the next scan.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), _RESCAN_S)
+                async with asyncio.timeout(_RESCAN_S):
+                    await self._changed.wait()
         return True
 
     def close(self) -> None:

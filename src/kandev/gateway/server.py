@@ -117,7 +117,8 @@ class _Uvicorn(uvicorn.Server):
         while not await self.on_tick(counter):
             counter += 10  # its unit is 0.1 s
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.stop.wait(), TICK_S)
+                async with asyncio.timeout(TICK_S):
+                    await self.stop.wait()
                 return
 
 

@@ -125,7 +125,8 @@ class Ingest:
             if gap > 0 and not self.reader.batch.urgent:
                 self._urgent.clear()
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._urgent.wait(), gap)
+                    async with asyncio.timeout(gap):
+                        await self._urgent.wait()
             self._dirty.clear()
             await self._commit()
 
@@ -248,7 +249,8 @@ class Ingest:
             self._acknowledged = acknowledged
             self._behind.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._behind.wait(), ACK_GAP_S)
+                async with asyncio.timeout(ACK_GAP_S):
+                    await self._behind.wait()
 
     def send_again(self, lines: Iterable[tuple[int, bytes]]) -> None:
         """Queue lines that an earlier backend stored and did not see written; agentctl takes each number once."""
@@ -313,7 +315,8 @@ class Ingest:
         while True:
             left = self.last_heard + inactivity_s - self._loop.time()
             try:
-                return await asyncio.wait_for(asyncio.shield(answer), max(left, 0.001))
+                async with asyncio.timeout(max(left, 0.001)):
+                    return await asyncio.shield(answer)
             except TimeoutError:
                 if self._loop.time() >= self.last_heard + inactivity_s:
                     raise AgentSilent(f"The agent said nothing for {inactivity_s:g} s while {method} waited.") from None

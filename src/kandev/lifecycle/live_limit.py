@@ -91,4 +91,5 @@ class LiveLimit:
                 continue
             self._changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), next_at - now)
+                async with asyncio.timeout(next_at - now):
+                    await self._changed.wait()

@@ -53,7 +53,8 @@ async def watch_agentctl(
 async def _answers(execution: AgentExecution, silent_s: float) -> bool:
     began = execution.ingest.last_heard
     try:
-        await asyncio.wait_for(execution.client.status(), silent_s)
+        async with asyncio.timeout(silent_s):
+            await execution.client.status()
     except (TimeoutError, AgentctlError):
         return execution.ingest.last_heard > began
     return True

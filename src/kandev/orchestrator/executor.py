@@ -72,7 +72,8 @@ class Executor:
             return execution
         start = self._join(session_id)
         try:
-            await asyncio.wait_for(asyncio.shield(start.ready), self._timing.ensure_running_s)
+            async with asyncio.timeout(self._timing.ensure_running_s):
+                await asyncio.shield(start.ready)
         except TimeoutError:
             raise Unavailable(
                 f"The agent was not ready within {self._timing.ensure_running_s:g} s; it goes on starting.",

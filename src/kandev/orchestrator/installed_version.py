@@ -53,7 +53,8 @@ async def _words(command: Sequence[str], env: Mapping[str, str], directory: Path
             return ""
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), ANSWER_S)
+                async with asyncio.timeout(ANSWER_S):
+                    await process.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -226,7 +226,8 @@ class TaskOperations:
     async def _force_cancel(self, execution: AgentExecution, turn_id: str) -> None:
         """After ten seconds without an end of the turn, end the agent (STATE-11)."""
         try:
-            await asyncio.wait_for(execution.ended.wait(), self._timing.cancel_force_s)
+            async with asyncio.timeout(self._timing.cancel_force_s):
+                await execution.ended.wait()
         except TimeoutError:
             if execution.in_turn and execution.state.turn_id == turn_id:
                 await self._manager.stop(execution, why="cancel_forced", grace_s=0)

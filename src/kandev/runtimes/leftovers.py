@@ -107,7 +107,8 @@ async def exited(pidfd: int, timeout_s: float) -> bool:
     gone = asyncio.Event()
     loop.add_reader(pidfd, gone.set)
     try:
-        await asyncio.wait_for(gone.wait(), timeout_s)
+        async with asyncio.timeout(timeout_s):
+            await gone.wait()
     except TimeoutError:
         return False
     finally:
