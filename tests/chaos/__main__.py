@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import secrets
 import shutil
@@ -51,6 +52,8 @@ def main() -> int:
     _say(str(run.summary))
     if arguments.json:
         arguments.json.write_bytes(msgspec.json.format(msgspec.json.encode(run.summary)))
+    with contextlib.suppress(OSError):
+        keep.rmdir()  # nothing had to be kept
     return 1 if run.summary.violations else 0
 
 

@@ -184,7 +184,8 @@ class Episode:
         try:
             await self.stage.ensure_up()
         except DidNotStart as error:
-            return [Violation(invariant="life", what=f"the backend does not start: {error}")]
+            before = [Violation(invariant="life", what=problem) for problem in self._faults.problems]
+            return [*before, Violation(invariant="life", what=f"the backend does not start: {error}")]
         return []
 
     async def _quiet(self) -> list[Violation]:

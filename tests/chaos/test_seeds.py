@@ -13,6 +13,8 @@ from chaos.test_chaos import chaos
 SEEDS = [
     # Two requests at once with one client_task_id: the second was an internal error.
     ("kandev", 24, 2),
+    # A stop hung: the watch for idle agents had lost its cancellation (see unit/test_live_limit_ends.py).
+    ("75a065", 4, 5),
 ]
 
 
