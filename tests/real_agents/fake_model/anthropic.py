@@ -21,7 +21,7 @@ def read(body: Json) -> Question:
         if isinstance(content, list) and any(part.get("type") == "tool_result" for part in content):
             answered = True
         elif texts := texts_of(content):
-            last, answered = "\n".join(texts), False
+            last, answered = texts[-1], False
     wanted = (body.get("output_config") or {}).get("format") or body.get("output_format") or {}
     return Question(
         messages=len(messages),

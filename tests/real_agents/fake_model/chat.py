@@ -18,7 +18,7 @@ def read(body: Json) -> Question:
     last, answered = "", False
     for message in messages:
         if message.get("role") == "user":
-            last, answered = "\n".join(texts_of(message.get("content"))), False
+            last, answered = (texts_of(message.get("content")) or [""])[-1], False
         elif message.get("role") == "tool":
             answered = True
     functions = [tool.get("function") or {} for tool in body.get("tools") or []]

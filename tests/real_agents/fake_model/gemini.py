@@ -18,7 +18,7 @@ def read(body: Json) -> Question:
         if any("functionResponse" in part for part in parts):
             answered = True
         elif texts := texts_of(parts):
-            last, answered = "\n".join(texts), False
+            last, answered = texts[-1], False
     declared = [one for tool in body.get("tools") or [] for one in tool.get("functionDeclarations") or []]
     wanted = body.get("generationConfig") or {}
     as_json = wanted.get("responseMimeType") == "application/json"

@@ -17,7 +17,7 @@ def read(body: Json) -> Question:
     last, answered = "", False
     for item in items:
         if item.get("role") == "user":
-            last, answered = "\n".join(texts_of(item.get("content"))), False
+            last, answered = (texts_of(item.get("content")) or [""])[-1], False
         elif str(item.get("type", "")).endswith("_output"):
             answered = True
     wanted = (body.get("text") or {}).get("format") or {}
