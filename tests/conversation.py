@@ -23,11 +23,13 @@ from wire_client import CallFailed, Client
 
 FLAGS = {
     "native": "native_session_resume = true",
+    "minute": "native_session_resume = true\nload_next_minute = true",
     "history": "history_context_injection = true",
     "plain": "",
     "flagged": 'resume_flag = "--resume"',
 }
-"""Kinds of agents by what they can restore: by ACP, by injected history, not at all, by their command line."""
+"""Kinds of agents by what they can restore: by ACP (at once, or in the next minute), by injected history, not at all,
+by their command line."""
 
 LOGIN_HINT = "fake-agent login"
 STATE_CHANGES = ("session.state_changed", "task.state_changed")
@@ -155,10 +157,16 @@ class Conversation:
 
     async def event(self, action: str, /, **expected: Any) -> Any:
         """The payload of the next event of this session, or its task, that has these fields."""
+        return await self.event_where(
+            action, lambda payload: all(payload.get(key) == value for key, value in expected.items())
+        )
+
+    async def event_where(self, action: str, true: Callable[[Any], bool]) -> Any:
+        """The payload of the next event of this session, or its task, of which something is true."""
 
         def matches(payload: Any) -> bool:
             mine = payload.get("session_id", self.id) == self.id and payload.get("task_id") == self.task_id
-            return mine and all(payload.get(key) == value for key, value in expected.items())
+            return mine and true(payload)
 
         return await self.client.wait_event(action, matches, after=self._mark)
 

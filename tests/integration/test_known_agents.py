@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from conversation import LOGIN_HINT, Conversations
+from backend import Backend
+from conversation import LOGIN_HINT, Cast, Conversations
 from kandev.agents import AgentConfig, SessionConfig
 from kandev.domain.known_agents import KnownLogin, KnownVersion
 from kandev.lifecycle.reader import Reader
-from kandev.orchestrator.known_agents import how_it_resumes, login_view, refuses_restore
+from kandev.orchestrator.known_agents import how_it_resumes, login_view
 from kandev.protocols import acp
 from kandev.store.sqlite import SqliteDatabase
 from stored import TOKEN, StoredSession, answer, chunk, refusal, stored
@@ -49,20 +50,6 @@ async def test_each_version_of_an_agent_is_kept_with_its_last_answer(database: S
     (first,) = [one for one in found if one.version == "1"]
     assert (first.program, first.refuses_restore) == ("program", False)
     assert first.first_seen_at <= first.seen_at
-
-
-async def test_tok_8_a_refusal_is_kept_for_its_version_alone(database: SqliteDatabase) -> None:
-    """Another backend knows it too; a version that is not told may be another one next time, so nothing is kept."""
-    session = await StoredSession.create(database)
-    reader = session.reader()
-    for version in ("1", "2", ""):
-        await introduce(session, reader, version=version)
-    await database.write(lambda tx: refuses_restore(tx, session.ref.agent, "1"))
-    await database.write(lambda tx: refuses_restore(tx, session.ref.agent, ""))
-    await introduce(session, reader, version="1")
-    assert [session.store.refuses_restore(session.ref.agent, one) for one in ("1", "2", "", "3")] == [
-        *(True, False, False, False)
-    ]
 
 
 async def test_tok_13_a_login_is_needed_until_the_agent_works_again(database: SqliteDatabase) -> None:
@@ -166,3 +153,28 @@ async def test_tok_13_the_login_of_an_agent_is_listed(conversation: Conversation
     await session.act("task.session.recover", action="resume")
     await session.turn_ended()
     assert (await session.client.call("agent.check", {"name": name}))["login"]["state"] == "worked"
+
+
+async def test_tok_8_a_refusal_is_known_after_a_restart_of_the_backend(killable: Backend, cast: Cast) -> None:
+    """What a version cannot do is kept for it alone, and read by the next backend."""
+    refused = {"error": {"code": -32601, "message": "Method not found"}}
+    async with killable.client() as client:
+        session = await cast.conversation(client, on=dict.fromkeys(["session/resume", "session/load"], refused))
+        await session.begin()
+        await session.lose_agent()
+        assert (await session.resume())["how"] == "fresh"
+        await session.say("second")
+        name = (await session.status())["agent"]
+        assert (await client.call("agent.check", {"name": name}))["resumes"] == "starts new"
+    session.agent.update(on={})
+    await killable.kill9()
+    await killable.start()
+    async with killable.client() as client:
+        await session.follow(client)
+        await session.resume()
+        assert session.methods() == ["initialize", "session/new"]
+        await session.say("third")
+        session.agent.update(version="2")
+        await session.lose_agent()
+        assert (await session.resume())["how"] == "native"
+        assert (await client.call("agent.check", {"name": name}))["resumes"] == "session/resume"

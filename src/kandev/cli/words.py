@@ -14,6 +14,7 @@ STAGES: Mapping[str, str] = {
     "workspace": "checking the workspace",
     "launching": "launching",
     "starting_agent": "starting the agent",
+    "next_minute": "waiting for the next minute: this agent loses a session that it restores within the same one",
     "restoring": "restoring its memory",
     "ready": "ready",
 }

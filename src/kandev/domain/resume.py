@@ -74,7 +74,8 @@ class LaunchAgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the lifecycle manager is asked to start.
 
     `acp_session_id` non-empty asks for session/load (or resume); `task_description` non-empty makes
-    `dispatch_initial_prompt` send the first prompt, empty lets the agent boot idle.
+    `dispatch_initial_prompt` send the first prompt, empty lets the agent boot idle. `opened_at` is when an agent last
+    opened the session, or was about to; '' if never.
     """
 
     session_id: str
@@ -85,6 +86,7 @@ class LaunchAgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     acp_session_id: str = ""
     token_proven: bool = False
     last_message_uuid: str = ""
+    opened_at: str = ""
     task_description: str = ""
 
 

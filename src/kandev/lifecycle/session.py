@@ -4,7 +4,7 @@ Specification: "ACP session creation", "dispatchInitialPrompt", "History Injecti
 """
 
 import asyncio
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from kandev.domain.history import Rendered
 from kandev.domain.models import QueuedPrompt, Turn, fingerprint
 from kandev.errors import AgentError, Invalid, RequestFailed
 from kandev.lifecycle.execution import AgentExecution
+from kandev.lifecycle.minute import wait_for_next_minute
 from kandev.lifecycle.protocol_state import Phase
 from kandev.protocols import acp
 
@@ -40,12 +41,15 @@ class History(Protocol):
 
 
 class Restored(msgspec.Struct, frozen=True, kw_only=True):
-    """How a session came to be: `how` is native or fresh; `reason` why, `lost` what, both for a person."""
+    """How a session came to be: `how` is native or fresh; `reason` why, `lost` what, both for a person.
+
+    `refused`: the agent offers to restore sessions, and then did not know how (TOK-8).
+    """
 
     how: str
     reason: str = ""
     lost: str = ""
-    unsupported: bool = False
+    refused: bool = False
     mode_failed: str = ""
 
 
@@ -71,13 +75,13 @@ async def initialize_agent_session(
     *,
     timing: Timing,
     mcp_servers: Sequence[Mapping[str, Any]],
-    cannot_load: Container[tuple[str, str]],
+    refuses: Callable[[str], bool],
     stage: Callable[[str], None],
 ) -> Restored:
     """Speak `initialize`, then load, resume, or make a session, and set mode, model and options.
 
-    `cannot_load` holds agents, by name and version, that said before that they cannot (TOK-8). `stage` is told when
-    the restoring begins. Raises RestoreFailed, RequestFailed, AgentSilent, AgentDied.
+    `refuses` tells of the agent's version whether it is known not to restore (TOK-8). `stage` is told when the
+    restoring begins. Raises RestoreFailed, RequestFailed, AgentSilent, AgentDied.
     """
     ingest, quiet = execution.ingest, timing.rpc_inactivity_s
     answer = await ingest.request("initialize", lambda n: acp.initialize(n, __version__), inactivity_s=quiet)
@@ -90,10 +94,10 @@ async def initialize_agent_session(
             f"Protocol; this Kandev speaks {acp.PROTOCOL_VERSION}. Install an older agent or a newer Kandev."
         )
     opening = _Opening(execution, timing, mcp_servers)
-    known = (execution.config.name, info.version) in cannot_load
     if opening.restores:
+        await wait_for_next_minute(execution, stage)
         stage("restoring")
-    restored, setup = await opening.open(known_unsupported=known)
+    restored, setup = await opening.open(known_unsupported=refuses(info.version))
     failpoint("session.after_open")
     mode_failed = await apply_wanted(execution, setup, inactivity_s=quiet)
     failpoint("session.after_settings")
@@ -133,11 +137,11 @@ class _Opening:
                     return Restored(how="fresh", reason="the agent had stored nothing yet"), await self._new()
                 raise
             return Restored(how="native", reason=f"session/{method}"), setup
-        return await self._fall_back("the agent answered that it cannot load sessions")
+        return await self._fall_back("the agent answered that it cannot load sessions", refused=True)
 
-    async def _fall_back(self, reason: str) -> tuple[Restored, acp.SessionSetup]:
+    async def _fall_back(self, reason: str, *, refused: bool = False) -> tuple[Restored, acp.SessionSetup]:
         lost = "the agent's own memory of this session" if self._execution.request.token_proven else ""
-        return Restored(how="fresh", reason=reason, lost=lost, unsupported=True), await self._new()
+        return Restored(how="fresh", reason=reason, lost=lost, refused=refused), await self._new()
 
     async def _new(self) -> acp.SessionSetup:
         state = self._execution.state

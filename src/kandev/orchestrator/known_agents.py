@@ -30,12 +30,6 @@ def introduced(tx: Tx, agent: str, initialize: Mapping[str, Any]) -> None:
     )
 
 
-def refuses_restore(tx: Tx, agent: str, version: str) -> None:
-    """Keep that this version cannot restore (TOK-8). One that tells no version may be another one next time."""
-    if version:
-        tx.run("agent_version_refuses", agent=agent, version=version)
-
-
 def login_needed(tx: Tx, agent: str, said: str) -> None:
     """Keep that the agent asked for a login (TOK-13)."""
     tx.run("agent_login_needed", agent=agent, said=said[:SAID_CHARACTERS], now=now())
