@@ -157,7 +157,7 @@ class StoredSession:
         turn = await self.claim(text)
         reader.begin_turn(turn.id, injected=injected)
         request_id = reader.begin_request("session/prompt", turn.id)
-        reader.queue_line(acp.prompt(request_id, reader.state.agent_session_id, text))
+        reader.queue_line(reader.dialect.prompt(request_id, reader.state.agent_session_id, text))
         await self.commit(reader)
         return turn, request_id
 

@@ -51,7 +51,8 @@ class PromptAccepted(msgspec.Struct, frozen=True, kw_only=True):
 class CompleteStreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     """A prompt was answered. `known` says whether the protocol knows the stop reason; `silent`: nothing was said.
 
-    `last_message_uuid` is the turn's last message in the agent's own record, where it tells one.
+    `last_message_uuid` is the turn's last message in the agent's own record, where it tells one. `proves`: the agent
+    has stored something of it, so that its session can be restored.
     """
 
     turn_id: str
@@ -62,6 +63,7 @@ class CompleteStreamEvent(msgspec.Struct, frozen=True, kw_only=True):
     silent: bool
     restored: bool
     last_message_uuid: str = ""
+    proves: bool = True
 
 
 class PromptFailed(msgspec.Struct, frozen=True, kw_only=True):

@@ -95,6 +95,12 @@ def new_state(protocol: Protocol, *, history_enabled: bool) -> ProtocolState:
     return ProtocolState(history_enabled=history_enabled, stream=stream)
 
 
+def told_of_turn(state: ProtocolState, result: Any) -> dict[str, Any]:
+    """Return what a dialect tells of a turn beside its end, as fields of the effect; an ACP agent tells none of it."""
+    told = result if state.stream is not None and isinstance(result, dict) else {}
+    return {"last_message_uuid": told.get("lastMessageUuid", ""), "proves": told.get("turns") != 0}
+
+
 def small(value: dict[str, Any]) -> dict[str, Any]:
     """Return what an agent said if it is small enough to stand in the state, which every commit writes; else {}."""
     return value if len(_encoder.encode(value)) <= VALUE_BYTES else {}

@@ -9,7 +9,6 @@ from typing import Any
 
 from kandev.agentctl import records
 from kandev.agentctl.failpoints import failpoint
-from kandev.domain.failures import PromptFailure, classify_prompt_failure
 from kandev.domain.models import Message, PermissionState
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import (
@@ -24,8 +23,9 @@ from kandev.lifecycle.effects import (
     PromptFailed,
     SessionStatusEvent,
 )
+from kandev.lifecycle.last_words import refusal
 from kandev.lifecycle.permissions import ask_change, close_permissions, permission_message, rpc_key
-from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState, small
+from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState, small, told_of_turn
 from kandev.lifecycle.transcript import AGENT_STATE, TEXT_TYPES, Transcript
 from kandev.protocols import acp
 from kandev.protocols.dialect import Burst, Event, SessionNamed
@@ -168,7 +168,8 @@ class Reader:
     def agent_ended(self, *, stderr: str, why: str = "") -> None:
         """Close everything of this execution: its agent is proven dead and its journal was read whole."""
         self.on_answer = None  # whatever would be sent from here on is left out
-        self._refused_at_the_end(stderr, why)
+        if not why and (said := refusal(self.state, stderr)) is not None:
+            self._response(said)
         exited = self.state.exited
         turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
         delivered = self.state.lines_begun >= self.state.prompt_line
@@ -186,17 +187,6 @@ class Reader:
                 why=why,
             )
         )
-
-    def _refused_at_the_end(self, stderr: str, why: str) -> None:
-        """One that ends over its first prompt may say only on stderr that it knows no such session, or no login."""
-        turn = next(((n, flight.turn_id) for n, flight in self.state.in_flight.items() if flight.turn_id), None)
-        if self.state.stream is None or why or turn is None or self.state.turn_accepted:
-            return
-        error = {"message": stderr[-2000:].strip()}
-        kind = classify_prompt_failure(error, session_id=self.state.agent_session_id)
-        if kind is PromptFailure.LOGIN or (kind is PromptFailure.UNKNOWN_SESSION and self.state.restored):
-            del self.state.in_flight[turn[0]]
-            self._prompt_answered(turn[1], acp.Response(turn[0], None, error))
 
     def _marked(self, line: bytes) -> None:
         record = records.parse(line)
@@ -239,7 +229,7 @@ class Reader:
                 for one in event.events:
                     self._event(one)
             case SessionNamed():
-                self._named(event.session_id)
+                self._named(event)
             case _:
                 self.noise += isinstance(event, acp.Noise)  # else a notification that a client may ignore
 
@@ -249,14 +239,14 @@ class Reader:
             self.state.turn_said |= chunk.kind in TEXT_TYPES and bool(chunk.text)
             self.transcript.chunk(chunk)
 
-    def _named(self, session_id: str) -> None:
+    def _named(self, named: SessionNamed) -> None:
         """Store the token that an agent tells by itself. A restored session's new id waits for the end of a turn."""
-        known = self.state.agent_session_id
-        self.state.agent_session_id = session_id
-        if not known:
-            self.effect(AcpSessionCreated(token=session_id))
-        elif known == session_id:
-            self.effect(SessionStatusEvent(token=session_id))
+        known, token = self.state.agent_session_id, named.session_id
+        self.state.agent_session_id = token
+        if known == token:
+            self.effect(SessionStatusEvent(token=token, last_message_uuid=named.last_message_uuid))
+        elif not self.state.restored:
+            self.effect(AcpSessionCreated(token=token))
 
     def _gate(self, kind: str, body: Any) -> bool:
         """Tell whether an update is live. A replay's content is counted and dropped (HIST-1, HIST-2)."""
@@ -363,15 +353,10 @@ class Reader:
                 usage={**self.state.turn_usage, **acp.usage(response.result)},
                 silent=not self.state.turn_said,
                 restored=restored,
-                last_message_uuid=self._last_message_uuid(response.result),
+                **told_of_turn(self.state, response.result),
             )
         )
         failpoint("turn.answered")
-
-    def _last_message_uuid(self, result: Any) -> str:
-        if self.state.stream is None or not isinstance(result, dict):
-            return ""
-        return str(result.get("lastMessageUuid", ""))
 
     def _request(self, request: acp.Request) -> None:
         if request.method != PERMISSION:

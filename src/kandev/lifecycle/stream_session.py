@@ -16,6 +16,7 @@ from kandev.domain.failures import LoadFailure, classify_load_failure
 from kandev.domain.models import fingerprint
 from kandev.errors import AgentDied, RequestFailed
 from kandev.lifecycle.execution import AgentExecution
+from kandev.lifecycle.last_words import as_error
 from kandev.lifecycle.session import Restored, RestoreFailed, apply_wanted
 from kandev.protocols import acp
 from kandev.protocols.stream_json import StreamJson
@@ -72,8 +73,7 @@ async def _started(execution: AgentExecution, timing: Timing) -> acp.Response:
         log.info("session.restore_refused", kind=str(kind), token=fingerprint(token))
         raise RestoreFailed(acp.error_text(error, hide=token), kind=kind) from failure
     except AgentDied as died:
-        # It may have said why on stderr only.
-        error = {"message": str(died.details.get("stderr") or "")}
+        error = as_error(str(died.details.get("stderr") or ""))
         kind = classify_load_failure(error, session_id=token)
         if not token or kind not in SAID_AT_THE_END:
             raise

@@ -200,7 +200,8 @@ def handle_session_status_event(tx: Tx, ref: ExecutionRef, effect: SessionStatus
 
 def handle_complete_stream_event(tx: Tx, ref: ExecutionRef, effect: CompleteStreamEvent) -> list[Event]:
     """Third caller: a turn ended, which proves the token. Session waits, task is in review."""
-    store_resume_token(tx, ref, effect.token, proven=True, last_message_uuid=effect.last_message_uuid)
+    proven = True if effect.proves else None
+    store_resume_token(tx, ref, effect.token, proven=proven, last_message_uuid=effect.last_message_uuid)
     known_agents.turn_ended(tx, ref.agent)
     state = TurnState.CANCELLED if effect.stop_reason == "cancelled" else TurnState.COMPLETED
     if effect.last_message_uuid and state is TurnState.COMPLETED:

@@ -13,9 +13,13 @@ from kandev.protocols import acp
 
 
 class SessionNamed(msgspec.Struct, frozen=True):
-    """The agent told, outside of any answer, which session it is in: the resume token."""
+    """The agent told, outside of any answer, which session it is in: the resume token.
+
+    `last_message_uuid` is the newest message of its record, where it said something outside of a turn.
+    """
 
     session_id: str
+    last_message_uuid: str = ""
 
 
 class Burst(msgspec.Struct, frozen=True):

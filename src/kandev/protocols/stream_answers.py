@@ -41,7 +41,9 @@ def prompt_answer(value: Mapping[str, Any], *, cancelled: bool) -> Answer:
     if value.get("is_error") is True or subtype.startswith("error"):
         return None, _error(value, subtype)
     reason = text(value.get("stop_reason"))
-    return {"stopReason": _STOP.get(reason, "end_turn"), "usage": _usage(value)}, None
+    result = {"stopReason": _STOP.get(reason, "end_turn"), "usage": _usage(value)}
+    # Its own commands ("/cost", "/clear") take no turn of the model, and it may have stored nothing.
+    return {**result, "turns": 0} if value.get("num_turns") == 0 else result, None
 
 
 def _error(value: Mapping[str, Any], subtype: str) -> dict[str, Any]:

@@ -206,6 +206,8 @@ class StreamJson:
             return  # the result says the same, as an error
         if message.get("model") != "<synthetic>" and (uuid := text(value.get("uuid"))):
             self._state.uuid = uuid
+            if not self._state.prompt and session_id:
+                yield SessionNamed(session_id, uuid)
         for block in blocks:
             yield from self._whole(block, text(message.get("id")), session_id)
         calls = any(block.get("type") == "tool_use" for block in blocks)
@@ -280,15 +282,15 @@ class StreamJson:
             error = prompt_answer(value, cancelled=False)[1]
             yield Response(opening, None, error or {"code": jsonrpc.INTERNAL_ERROR, "message": "it ended at once"})
             return
-        if state.owed and not state.taken:
+        if (state.owed and not state.taken) or mapping(value.get("origin")):
             state.owed = False
-            return
+            return  # said before by its last message; or of a turn that the agent began by itself
         yield from self._ended(value)
 
     def _ended(self, value: dict[str, Any]) -> Iterator[Event]:
         state = self._state
         if not state.prompt:
-            return  # a turn that the agent began by itself, or an end that came twice
+            return  # an end that came twice
         result, error = prompt_answer(value, cancelled=state.cancelled)
         said = text(value.get("result"))
         if said and not state.spoke and error is None:
