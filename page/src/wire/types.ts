@@ -159,6 +159,10 @@ export interface Since {
 
 export type NothingRequest = object;
 
+export interface AgentListRequest {
+  readonly installed_versions?: boolean;
+}
+
 export interface AgentCheckRequest {
   readonly name: string;
 }
@@ -309,7 +313,7 @@ export interface PermissionRespondRequest {
 
 export interface Requests {
   readonly "health.check": NothingRequest;
-  readonly "agent.list": NothingRequest;
+  readonly "agent.list": AgentListRequest;
   readonly "agent.check": AgentCheckRequest;
   readonly "runtime.list": NothingRequest;
   readonly "id.resolve": ResolveRequest;
