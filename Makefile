@@ -40,7 +40,7 @@ help:
 	@echo 'make mutants      breaks each rule on purpose and expects its tests to turn red (ARGS="TOK-3 --jobs 4")'
 	@echo 'make fuzz         hostile input for every reader, with fresh examples (EXAMPLES=20000 of each kind)'
 	@echo 'make lint         ruff, mypy, and that no lock names a host'
-	@echo 'make format       lets ruff put the sources in order, and writes the table of rules in docs/recovery.md'
+	@echo 'make format       lets ruff put the sources in order, and writes the tables of docs/recovery.md and docs/agents.md'
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
 	@echo 'make crash        a kill at every failpoint, a start, and what must hold then (minutes)'
 	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
@@ -98,6 +98,7 @@ format: .venv/.tests
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 	PYTHONPATH=tests $(PY) -m rule_ids --write
+	PYTHONPATH=tests $(PY) -m agent_rows
 
 bench: .venv/.tests
 	$(PY) -m benchmarks $(ARGS)

@@ -1,5 +1,6 @@
 """The documents name what there is: actions, fields, notifications, settings, agents, and places in the code."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import get_args
 import msgspec
 import pytest
 
+import agent_rows
 import kandev
 from kandev.agents import BUILT_IN
 from kandev.config import explain, load_config
@@ -153,6 +155,21 @@ def test_every_agent_is_documented_with_its_flags() -> None:
         wanted = [session.native_session_resume, session.history_context_injection]
         assert found[name][2:4] == ["yes" if flag else "no" for flag in wanted]
         assert agent.install_hint.rpartition(" ")[2] in found[name][1]
+
+
+def test_the_table_of_agents_is_that_of_their_definitions() -> None:
+    """docs/agents.md holds what the generator writes."""
+    assert agent_rows.with_table(AGENTS) == AGENTS, f"write it: {agent_rows.COMMAND}"
+
+
+def test_every_agent_has_a_row_of_what_was_verified() -> None:
+    """With the version that the tests of real agents install, where they do."""
+    found = {name: row for row in rows(AGENTS, "## What was verified") for name in named(row[0])}
+    assert set(found) == set(BUILT_IN)
+    for place in CHECKOUT.glob("tests/real_agents/packages/*/package.json"):
+        wanted = json.loads(place.read_text()).get("dependencies", {})
+        for package, version in wanted.items():
+            assert found[place.parent.name][1] == f"`{package}` {version}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
