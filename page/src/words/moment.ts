@@ -235,10 +235,17 @@ function actionsOf(notice: Message | undefined): readonly string[] {
   return Array.isArray(actions) ? actions.filter((one): one is string => typeof one === "string") : [];
 }
 
-/** An agent that ended by itself left an exit code or a signal; one that went with the backend left neither. */
 function whoEnded(notice: Message | undefined): string {
-  const { exit_code: code, signal } = notice?.metadata ?? {};
-  return code == null && !signal ? "the backend stopped" : "the agent ended";
+  switch (notice?.metadata["ended_by"]) {
+    case "backend":
+      return "the backend stopped";
+    case "stopped":
+      return "the session was stopped";
+    case "not_responding":
+      return "the agent did not respond any more";
+    default:
+      return "the agent ended";
+  }
 }
 
 function sentence(text: string): string {

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import msgspec
+
 from kandev.domain.constants import PARK_FAILURES
 from kandev.domain.failures import FailureCause, PromptFailure, classify_prompt_failure
+from kandev.domain.known_agents import LoginView
 from kandev.domain.models import Event, Message, SessionId, TurnId, new_message_id, now
 from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Notice, PromptFailed
@@ -75,10 +78,18 @@ def of_exit(exited: AgentExited, *, unsent: bool, cancelled: bool, parked: bool)
             "without a result may have run. The next message brings the agent back; nothing is sent again by itself."
         )
         details = {"exit_code": exited.exit_code, "signal": exited.signal, "stderr": exited.stderr[-2000:]}
-        said.append(status("interrupted", text, "send_again", turn_id=exited.turn_id, **details))
+        said.append(
+            status("interrupted", text, "send_again", turn_id=exited.turn_id, ended_by=_ended_by(exited), **details)
+        )
     if parked:
         said.append(parked_notice())
     return said
+
+
+def _ended_by(exited: AgentExited) -> str:
+    """Return what cut the turn: backend, agent (by itself), or why it was ended on purpose."""
+    by_itself = "agent" if exited.exit_code is not None or exited.signal else "backend"
+    return "backend" if exited.why in {"backend_killed", "stopping"} else exited.why or by_itself
 
 
 def parked_notice() -> Notice:
@@ -98,14 +109,14 @@ def _how_it_ended(exited: AgentExited) -> str:
     return "The backend was killed in the middle of this turn, and the agent with it."
 
 
-def of_prompt_failure(failed: PromptFailed, *, token: str, login_hint: str) -> list[Notice]:
+def of_prompt_failure(failed: PromptFailed, *, token: str, login: LoginView) -> list[Notice]:
     """Return what is said when a prompt was answered with an error."""
     text = error_text(failed.error, hide=token)
     cause = prompt_cause(failed, token=token)
     if cause is FailureCause.UNKNOWN_SESSION:
         return [rejected_notice(text, turn_id=failed.turn_id)]
     if cause is FailureCause.LOGIN_NEEDED:
-        return [login_notice(text, login_hint)]
+        return [login_notice(text, login)]
     content = f"The agent ended the turn with an error: {text}"
     return [Notice(type="error", content=content, metadata={"kind": "turn_failed", "turn_id": failed.turn_id})]
 
@@ -130,11 +141,16 @@ def not_restored_notice(text: str) -> Notice:
     return status("rejected", f"{said} {_AFTER_REJECTION}", "retry_token", "recap", "fresh_start")
 
 
-def login_notice(text: str, login_hint: str) -> Notice:
-    """TOK-13: nothing is wrong with the session."""
-    hint = f" Run `{login_hint}` in a terminal, then resume." if login_hint else " Log in, then resume."
+def login_notice(text: str, login: LoginView) -> Notice:
+    """TOK-13: nothing is wrong with the session. The agent's own ways to log in go with it."""
+    names = ", ".join(method.name or method.id for method in login.methods)
+    how = f"Run `{login.command}` in a terminal" if login.command else f"Log in{f' ({names})' if names else ''}"
     return status(
-        "login", f"The agent asks for a login: {text}. The session is kept.{hint}", "resume", command=login_hint
+        "login",
+        f"The agent asks for a login: {text.rstrip('.')}. The session is kept. {how}, then resume.",
+        "resume",
+        command=login.command,
+        methods=msgspec.to_builtins(login.methods),
     )
 
 
