@@ -162,10 +162,10 @@ def test_the_table_of_agents_is_that_of_their_definitions() -> None:
     assert agent_rows.with_table(AGENTS) == AGENTS, f"write it: {agent_rows.COMMAND}"
 
 
-def test_every_agent_has_a_row_of_what_was_verified() -> None:
-    """With the version that the tests of real agents install, where they do."""
+def test_what_was_verified_is_told_with_its_version() -> None:
+    """docs/agents.md has a row for each agent that the tests of real agents install, with the version that they do."""
     found = {name: row for row in rows(AGENTS, "## What was verified") for name in named(row[0])}
-    assert set(found) == set(BUILT_IN)
+    assert set(found) <= set(BUILT_IN)
     for place in CHECKOUT.glob("tests/real_agents/packages/*/package.json"):
         wanted = json.loads(place.read_text()).get("dependencies", {})
         for package, version in wanted.items():
