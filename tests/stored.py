@@ -17,6 +17,7 @@ from typing import Any, Self
 import msgspec
 
 import kandev.store
+from kandev.agents import AgentConfig
 from kandev.domain.models import Event, ExecutorRunning, Message, Turn, TurnId, new_id, now
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.lifecycle.batch import Applied
@@ -28,6 +29,7 @@ from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.transitions import move_session, move_task
 from kandev.protocols import acp
 from kandev.store.database import Tx, load_statements
+from kandev.store.rows import to_json
 from kandev.store.sqlite import SqliteDatabase
 from kandev.store.store import Store
 
@@ -97,7 +99,7 @@ class StoredSession:
         """A reader that goes on where the store stands, in a process that remembers nothing."""
         store = self.store = Store(self.database)
         session_id = self.ref.session_id
-        handlers = SessionEventHandlers(store, login_hint=lambda _session_id: "fake login")
+        handlers = SessionEventHandlers(store)
         handlers.after = lambda _ref, effect: self.effects.append(effect)
         row = self.row
         reader = Reader(
@@ -186,7 +188,9 @@ def _insert(tx: Tx, ref: ExecutionRef) -> None:
         id=ref.session_id,
         task_id=ref.task_id,
         agent=ref.agent,
-        agent_config="{}",
+        agent_config=to_json(
+            AgentConfig(name=ref.agent, display_name="Fake", command=("fake",), login_hint="fake login")
+        ),
         runtime="standalone",
         state="WAITING_FOR_INPUT",
         model="",

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import inspect
 
 from kandev.domain import models
+from kandev.domain.known_agents import LoginMethod, LoginView
 from kandev.gateway.actions import _TABLE
 from kandev.gateway.board import BoardEntry
 from kandev.gateway.hub import BOARD_ACTIONS, Since
@@ -23,7 +24,7 @@ COMMAND = "make types"
 
 SENT: tuple[type[msgspec.Struct], ...] = (
     models.Task, models.Turn, models.Message, models.QueuedPrompt, models.PermissionRequest, models.ResumeOutcome,
-    SessionView, SessionStatus, ResumeAnswer, BoardEntry, Since,
+    SessionView, SessionStatus, ResumeAnswer, BoardEntry, Since, LoginMethod, LoginView,
 )  # fmt: skip
 """What answers and notifications hold."""
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import structlog
 
 from kandev.agents.registry import AgentRegistry
@@ -95,7 +94,7 @@ class Backend:
             timing=config.timing,
         )
         self._runtimes = {runtime.name: runtime for runtime in runtimes or self._configured_runtimes()}
-        self._handlers = SessionEventHandlers(self.store, login_hint=self._login_hint)
+        self._handlers = SessionEventHandlers(self.store)
         self.manager = LifecycleManager(
             store=self.store,
             runtimes=self._runtimes,
@@ -345,10 +344,6 @@ class Backend:
         execution = self.manager.get(ref.session_id)
         if row is not None and not row.resume_token and execution is not None:
             self.spawn(self.manager.stop(execution, why="token_rejected", grace_s=0), f"end {ref.session_id}")
-
-    def _login_hint(self, session_id: str) -> str:
-        config = msgspec.json.decode(self.store.settings(session_id).agent_config)
-        return str(config.get("login_hint", ""))
 
     # ---- what clients see at once
 

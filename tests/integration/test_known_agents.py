@@ -134,24 +134,28 @@ def test_the_agents_own_command_is_shown_where_none_is_configured(
     config = AgentConfig(name="a", display_name="A", command=("a", "--acp"), login_hint=hint)
     login = KnownLogin(agent="a", state="needed", said="Log in", at="now")
     view = login_view(config, version(methods=[method]), login)
-    assert (view["state"], view["said"], view["command"]) == ("needed", "Log in", command)
-    assert [one["id"] for one in view["methods"]] == ["m"]
+    assert (view.state, view.said, view.command) == ("needed", "Log in", command)
+    assert [one.id for one in view.methods] == ["m"]
 
 
-async def test_tok_13_the_login_of_an_agent_is_listed(conversation: Conversations) -> None:
-    """agent.check tells that it is needed, in whose words, how, and by which methods; after it, that it worked."""
+async def test_tok_13_a_login_that_is_needed_is_told_wherever_one_looks(conversation: Conversations) -> None:
+    """Status, notice and list tell that it is needed, in whose words, how, by which methods; then, that it worked."""
     needed = {"error": {"code": -32000, "message": "Authentication required"}}
     methods = [{"id": "browser", "name": "In the browser", "description": "Opens a page"}]
     session = await conversation(on={"session/new": needed}, auth_methods=methods)
     await session.act("task.session.start")
     await session.event("session.resume.failed")
-    name = (await session.status())["agent"]
-    login = (await session.client.call("agent.check", {"name": name}))["login"]
+    status = await session.status()
+    name, login = status["agent"], status["login"]
     assert (login["state"], login["said"], login["command"]) == ("needed", "Authentication required", LOGIN_HINT)
     assert login["methods"] == [{**methods[0], "command": ""}]
+    listed = (await session.client.call("agent.check", {"name": name}))["login"]
+    assert {**login, "credentials": []} == listed
+    assert (await session.notice("login"))["metadata"]["methods"] == login["methods"]
     session.agent.update(on={})
     await session.act("task.session.recover", action="resume")
     await session.turn_ended()
+    assert (await session.status())["login"] is None
     assert (await session.client.call("agent.check", {"name": name}))["login"]["state"] == "worked"
 
 

@@ -130,6 +130,7 @@ export interface SessionStatus {
   readonly queue_held: string;
   readonly pending_permissions: number;
   readonly needs: string;
+  readonly login: LoginView | null;
   readonly how: string;
   readonly error: string;
 }
@@ -155,6 +156,21 @@ export interface BoardEntry {
 export interface Since {
   readonly boot_id: string;
   readonly seq: number;
+}
+
+export interface LoginMethod {
+  readonly id: string;
+  readonly name: string;
+  readonly description: string;
+  readonly command: string;
+}
+
+export interface LoginView {
+  readonly state: "needed" | "unknown" | "worked";
+  readonly said: string;
+  readonly at: string;
+  readonly command: string;
+  readonly methods: readonly (LoginMethod)[];
 }
 
 export type NothingRequest = object;

@@ -28,3 +28,22 @@ class KnownLogin(msgspec.Struct, frozen=True, kw_only=True):
     state: Literal["needed", "worked"]
     said: str
     at: str
+
+
+class LoginMethod(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the agent's own ways to log in; `command` is what a person runs in a terminal, '' where it tells none."""
+
+    id: str
+    name: str
+    description: str
+    command: str
+
+
+class LoginView(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person needs for a login: whether one is needed, in whose words and since when, and how it is done."""
+
+    state: Literal["needed", "worked", "unknown"]
+    said: str
+    at: str
+    command: str
+    methods: tuple[LoginMethod, ...]

@@ -50,6 +50,6 @@ class AgentList:
             "seen_at": known.seen_at if known else "",
             "resumes": how_it_resumes(agent, known),
             "session_directory": session_directory(agent, environ),
-            "login": {**login, "credentials": credentials_found(agent, environ)},
+            "login": {**msgspec.to_builtins(login), "credentials": credentials_found(agent, environ)},
             "warning": setting_wanted(agent, environ),
         }

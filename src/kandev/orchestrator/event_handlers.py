@@ -51,9 +51,8 @@ UNPLANNED = ""
 class SessionEventHandlers:
     """Implements `EventHandlers`. `after` is called in the loop once an effect is committed."""
 
-    def __init__(self, store: Store, *, login_hint: Callable[[str], str]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._login_hint = login_hint
         self.after: Callable[[ExecutionRef, Effect], None] = lambda _ref, _effect: None
 
     def notices(self, ref: ExecutionRef, effect: Effect) -> list[Notice]:
@@ -68,9 +67,8 @@ class SessionEventHandlers:
                     parked=parked,
                 )
             case PromptFailed():
-                return notices.of_prompt_failure(
-                    effect, token=self._token(ref), login_hint=self._login_hint(ref.session_id)
-                )
+                login = known_agents.login_of(self._store, ref.session_id)
+                return notices.of_prompt_failure(effect, token=self._token(ref), login=login)
             case CompleteStreamEvent():
                 return notices.of_completion(effect)
         return []

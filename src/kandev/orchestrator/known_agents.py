@@ -7,12 +7,15 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from kandev.agents.base import AgentConfig
-from kandev.domain.known_agents import KnownLogin, KnownVersion
+from kandev.domain.known_agents import KnownLogin, KnownVersion, LoginMethod, LoginView
 from kandev.domain.models import now
 from kandev.protocols.acp import AgentInfo, AuthMethod
 from kandev.store.database import Tx
 from kandev.store.rows import to_json
+from kandev.store.store import Store
 
 SAID_CHARACTERS = 500
 
@@ -69,22 +72,30 @@ def _natively(known: KnownVersion | None) -> str:
     return "session/resume" if info.resume_session else "session/load" if info.load_session else ""
 
 
-def login_view(config: AgentConfig, known: KnownVersion | None, login: KnownLogin | None) -> dict[str, Any]:
-    """Return what a person needs for a login: whether one is needed, in whose words, by which command or method.
+def login_of(store: Store, session_id: str) -> LoginView:
+    """Return the login of a session's agent, as it was configured when the session was created."""
+    config = msgspec.json.decode(store.settings(session_id).agent_config, type=AgentConfig)
+    known = next(iter(store.known_versions(config.name, limit=1)), None)
+    return login_view(config, known, store.known_login(config.name))
+
+
+def login_view(config: AgentConfig, known: KnownVersion | None, login: KnownLogin | None) -> LoginView:
+    """Return what a person needs for a login.
 
     `command` is the configured hint, or the agent's own where there is none. `methods` are those of its `initialize`.
     """
-    methods = AgentInfo.from_initialize(known.initialize).auth_methods if known else ()
-    commands = {method.id: _command(config, method) for method in methods}
-    return {
-        "state": login.state if login else "unknown",
-        "said": login.said if login else "",
-        "at": login.at if login else "",
-        "command": config.login_hint or next(filter(None, commands.values()), ""),
-        "methods": [
-            {"id": m.id, "name": m.name, "description": m.description, "command": commands[m.id]} for m in methods
-        ],
-    }
+    told = AgentInfo.from_initialize(known.initialize).auth_methods if known else ()
+    methods = tuple(
+        LoginMethod(id=one.id, name=one.name, description=one.description, command=_command(config, one))
+        for one in told
+    )
+    return LoginView(
+        state=login.state if login else "unknown",
+        said=login.said if login else "",
+        at=login.at if login else "",
+        command=config.login_hint or next((one.command for one in methods if one.command), ""),
+        methods=methods,
+    )
 
 
 def _command(config: AgentConfig, method: AuthMethod) -> str:

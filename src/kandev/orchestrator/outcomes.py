@@ -14,6 +14,7 @@ from kandev.domain.failures import (
     classify_failure,
     classify_prompt_failure,
 )
+from kandev.domain.known_agents import LoginView
 from kandev.domain.models import Event, HoldReason, ResumeOutcome, RowStatus, SessionState, TaskSession, TaskState, now
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable
@@ -57,10 +58,9 @@ async def record_failure(
     Returns the error for whoever waits for the start.
     """
     session = store.session(start.session_id)
-    settings = msgspec.json.decode(store.settings(session.id).agent_config)
+    login = known_agents.login_of(store, session.id)
     cause = cause_of(error, start, login=_asks_for_login(error))
-    login_hint = settings.get("login_hint", "")
-    notice = _notice(cause, error, login_hint=login_hint)
+    notice = _notice(cause, error, login=login)
     said = [notices.placed_notice(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
         said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
@@ -89,19 +89,19 @@ async def record_failure(
     failpoint("start.before_failure")
     events = await store.write_patiently(job)
     failpoint("start.after_failure")
-    told = _for_callers(error, cause, login_hint=login_hint)
+    told = _for_callers(error, cause, command=login.command)
     code = {"code": told.code, "reason": told.reason or str(cause), "cause": str(cause), "message": told.message}
     publish([*events, start.event("session.resume.failed", code)])
     return told
 
 
-def _for_callers(error: KandevError, cause: FailureCause, *, login_hint: str) -> KandevError:
+def _for_callers(error: KandevError, cause: FailureCause, *, command: str) -> KandevError:
     """Return the error that goes over the wire: not the agent's own, but its cause, and what goes with it."""
     if not isinstance(error, AgentError | GivenUp):
         return error
     details = _died_details(error)
     if cause is FailureCause.LOGIN_NEEDED:
-        details["command"] = login_hint
+        details["command"] = command
     if owner := error.details.get("owner"):
         details["owner"] = owner
     kind = Unavailable if cause in TRY_LATER else Conflict
@@ -141,12 +141,12 @@ def _asks_for_login(error: KandevError) -> bool:
     return classify_prompt_failure(error.error, session_id="") is PromptFailure.LOGIN
 
 
-def _notice(cause: FailureCause, error: KandevError, *, login_hint: str) -> Notice | None:
+def _notice(cause: FailureCause, error: KandevError, *, login: LoginView) -> Notice | None:
     """UI-4: what happened, what was kept, and which action goes on."""
     if cause in QUIET:
         return None
     if cause is FailureCause.LOGIN_NEEDED:
-        return notices.login_notice(_in_its_words(error), login_hint)
+        return notices.login_notice(_in_its_words(error), login)
     if cause is FailureCause.UNKNOWN_SESSION:
         return notices.rejected_notice(error.message)
     if cause is FailureCause.CANNOT_RESTORE:

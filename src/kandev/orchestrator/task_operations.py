@@ -33,6 +33,7 @@ from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.permissions import close_permissions
 from kandev.orchestrator.executor import Executor
+from kandev.orchestrator.known_agents import login_of
 from kandev.orchestrator.prompt_queue import PromptQueue
 from kandev.orchestrator.recap import render_recap
 from kandev.orchestrator.recovery import DECISIONS, STOP, offered_actions, recover_actions
@@ -115,6 +116,7 @@ class TaskOperations:
             queue_held=session.queue_held,
             pending_permissions=permissions,
             needs=_needs(session, permissions),
+            login=login_of(store, session_id) if session.queue_held == HoldReason.LOGIN else None,
             how=resumes[0].how if resumes else "",
             error=session.error_message,
         )

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from kandev.domain.known_agents import LoginView
 from kandev.domain.models import ExecutorRunning, TaskSession
 
 
@@ -52,7 +53,8 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The answer of `task.session.status`. `acp_session_id` is a fingerprint of the token (TOK-9).
 
     `turn` is the one that runs; `last_turn` the newest one, also when it has ended: so a client that was away
-    learns how. `stalled_s` is how long the agent has said nothing in its turn, once that is worth a notice, else 0.
+    learns how. `login` is there while one is needed. `stalled_s` is how long the agent has said nothing in its turn,
+    once that is worth a notice, else 0.
     """
 
     session_id: str
@@ -78,6 +80,7 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     queue_held: str
     pending_permissions: int
     needs: str
+    login: LoginView | None
     how: str
     error: str
 
