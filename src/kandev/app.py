@@ -182,7 +182,6 @@ class Backend:
         self.agents = AgentList(self.store, self._registry)
         self.catalog = Catalog(
             self.store.database,
-            self._registry,
             manager=self.manager,
             default_runtime=self.config.runtimes.default,
         )

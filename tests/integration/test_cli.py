@@ -108,6 +108,18 @@ async def test_what_there_is_can_be_listed(running: Backend) -> None:
     assert "standalone" in runtimes
 
 
+async def test_what_an_agent_let_know_when_it_ran_is_listed(running: Backend) -> None:
+    """Its version, how its sessions come back, where they are, and that its login works."""
+    assert (await running.cli("new", "hello", "--agent", "demo", "--wait")).code == 0
+    agents = {one["name"]: one for one in (await running.cli("agents", "--versions")).answer["agents"]}
+    demo = agents["demo"]
+    assert (demo["resumes"], demo["login"]["state"]) == ("session/resume", "worked")
+    assert demo["version"]
+    assert demo["session_directory"].endswith("demo-agent")
+    assert agents["codex"]["resumes"] == "restores its own session"
+    assert all(one["installed_version"] == "" for one in agents.values() if not one["found"])
+
+
 async def test_a_session_is_brought_back_after_a_kill_and_remembers(running: Backend) -> None:
     """`status` says why, resume --wait says how, and the agent still knows the word."""
     session = await new(running)

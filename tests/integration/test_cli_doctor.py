@@ -227,3 +227,46 @@ def test_a_detached_agent_that_no_session_names_is_a_stray(database: Home, sleep
     _, findings = examine("--fix")
     assert about(findings, "process")["fixed"]
     assert sleeper.wait(20) != 0
+
+
+def test_tok_13_a_login_that_an_agent_asked_for_is_told_with_its_command(database: Home) -> None:
+    """In its own words, with its ways to log in, and with what goes on afterwards; a good login is no finding."""
+    answer = {"agentInfo": {"version": "1.2"}, "authMethods": [{"id": "web", "name": "In the browser"}]}
+    (database.path / "config.toml").write_text('[agents.demo]\nlogin_hint = "demo login"\n')
+    with closing(sqlite3.connect(database.database, isolation_level=None)) as connection:
+        connection.execute(
+            "INSERT INTO agent_versions (agent, version, initialize, first_seen_at, seen_at)"
+            " VALUES ('demo', '1.2', ?, ?, ?), ('demo-history', '1.2', '{}', ?, ?)",
+            (json.dumps(answer), NOW, NOW, NOW, NOW),
+        )
+        connection.execute(
+            "INSERT INTO agent_logins (agent, state, said, at) VALUES"
+            " ('demo', 'needed', 'Who are you?', ?), ('demo-history', 'worked', '', ?)",
+            (NOW, NOW),
+        )
+    code, findings = examine()
+    (login,) = [one for one in findings if one["check"] == "login"]
+    assert login["level"] == "warning"
+    assert "demo asked for a login (Who are you?). Its ways to log in: In the browser." in login["text"]
+    assert login["mend"] == "demo login; then: kandev resume SESSION"
+    assert "version 1.2 ran last" in about(findings, "agent", "demo:")["text"]
+    assert code == 0
+
+
+def test_gemini_that_is_to_restore_needs_its_clean_up_off(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting is looked up in the agent's own file, and only where the configuration wants it to restore."""
+    program = tmp_path / "gemini"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("GEMINI_CLI_HOME", raising=False)
+    assert not [one for one in examine()[1] if "sessionRetention" in one["text"]]
+    (home.path / "config.toml").write_text("[agents.gemini]\nnative_session_resume = true\n")
+    assert about(examine()[1], "agent", "sessionRetention")["level"] == "warning"
+    settings = tmp_path / ".gemini" / "settings.json"
+    settings.parent.mkdir()
+    settings.write_text('{"general": {"sessionRetention": {"enabled": false}}}')
+    assert not [one for one in examine()[1] if "sessionRetention" in one["text"]]

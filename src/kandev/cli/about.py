@@ -10,17 +10,14 @@ from kandev.cli.check import check
 from kandev.cli.output import Output
 from kandev.cli.run import Connected, backend_command, exit_codes, json_option
 
-_FLAGS = {
-    "native_session_resume": "restores its memory",
-    "history_context_injection": "gets a summary",
-}
 
-
+@click.option("--versions", is_flag=True, help="Ask each program for its version, which takes seconds.")
 @backend_command
-async def _list_agents(context: Connected) -> None:
-    answer = await context.client.call("agent.list")
+async def _list_agents(context: Connected, *, versions: bool) -> None:
+    answer = await context.client.call("agent.list", installed_versions=versions)
     rows = [_agent_row(agent) for agent in answer["agents"]]
-    context.out.table(answer, ("AGENT", "READY", "AFTER A RESTART", "PROGRAM"), rows, empty="No agents.")
+    heads = ("AGENT", "READY", "VERSION", "LOGIN", "AFTER A RESTART", "WHERE, AND WHAT IT NEEDS")
+    context.out.table(answer, heads, rows, empty="No agents.")
 
 
 @click.group(invoke_without_command=True)
@@ -35,13 +32,28 @@ agents.add_command(check)
 
 
 def _agent_row(agent: dict[str, Any]) -> tuple[str, ...]:
-    after = [words for flag, words in _FLAGS.items() if agent[flag]]
+    where = (agent["problem"] or agent["path"], f"speaks {agent['protocol']}", _sessions(agent), agent["warning"])
     return (
         str(agent["name"]),
         "no" if agent["problem"] else "yes",
-        ", ".join(after) or ("resumes by its command line" if agent["resume_flag"] else "starts new"),
-        str(agent["problem"] or agent["path"]),
+        str(agent.get("installed_version") or agent["version"] or "-"),
+        _login(agent["login"]),
+        str(agent["resumes"]),
+        "; ".join(str(words).rstrip(".") for words in where if words),
     )
+
+
+def _sessions(agent: dict[str, Any]) -> str:
+    return f"sessions in {agent['session_directory']}" if agent["session_directory"] else ""
+
+
+def _login(login: dict[str, Any]) -> str:
+    """Return what is known of a login. A key or a file that is there may have expired, so it is only told."""
+    if login["state"] == "needed":
+        return f"needed: {login['command'] or login['said']}"
+    if login["state"] == "worked":
+        return "works"
+    return f"not tried: {login['credentials'][0]}" if login["credentials"] else "not known"
 
 
 @click.command()

@@ -11,9 +11,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from kandev.agents.registry import AgentRegistry
 from kandev.cli.address import process_lives, read_server_file
-from kandev.cli.finding import Finding, Level
+from kandev.cli.finding import Finding
 from kandev.config import Config
 from kandev.home import Home
 
@@ -162,15 +161,3 @@ def _port(config: Config) -> Iterator[Finding]:
             text = f"Port {port} on {host} cannot be used: {error.strerror}."
             mend = "Start with another one: kandev serve --port 0"
             yield Finding(check="port", level="warning", text=text, mend=mend)
-
-
-def check_agents(config: Config) -> Iterator[Finding]:
-    """Which agents can be started here. One that is not installed is no problem, unless it was configured."""
-    registry = AgentRegistry(config.agents)
-    for agent in registry.all():
-        checked = registry.check(agent.name, os.environ)
-        if not checked.problem:
-            yield Finding(check="agent", level="ok", text=f"{agent.name}: {checked.path}")
-            continue
-        level: Level = "warning" if agent.name in config.agents else "note"
-        yield Finding(check="agent", level=level, text=f"{agent.name}: {checked.problem}")

@@ -34,7 +34,7 @@ def check_state(home: Home, *, backend_runs: bool) -> Iterator[Finding]:
         return
     try:
         check_owner(home.database)
-        with contextlib.closing(_open(home.database)) as connection:
+        with contextlib.closing(open_read_only(home.database)) as connection:
             yield from _database(connection, home)
             yield from _sessions(connection, backend_runs=backend_runs)
             runtimes = _instances(connection)
@@ -52,7 +52,8 @@ def check_state(home: Home, *, backend_runs: bool) -> Iterator[Finding]:
     yield from _leftovers(home, runtimes, backend_runs=backend_runs)
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def open_read_only(path: Path) -> sqlite3.Connection:
+    """Open the database so that nothing can be written; a running backend is not disturbed."""
     connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY_S)
     connection.row_factory = sqlite3.Row
     connection.execute("PRAGMA query_only = 1")

@@ -37,4 +37,5 @@ async def wait_for_next_minute(execution: AgentExecution, stage: Callable[[str],
     if left:
         stage("next_minute")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(execution.ended.wait(), left)
+            async with asyncio.timeout(left):
+                await execution.ended.wait()

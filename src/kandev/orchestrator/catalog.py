@@ -1,12 +1,8 @@
-"""What there is: agents, runtimes, and the ids that a person shortened."""
+"""What there is: runtimes, and the ids that a person shortened."""
 
 import asyncio
-import os
 from typing import Any
 
-import msgspec
-
-from kandev.agents.registry import AgentRegistry
 from kandev.errors import Conflict, NotFound
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.runtimes.base import RuntimeReport
@@ -16,32 +12,10 @@ from kandev.store.database import Database
 class Catalog:
     """Lists and looks up. Nothing is started."""
 
-    def __init__(
-        self, database: Database, registry: AgentRegistry, *, manager: LifecycleManager, default_runtime: str
-    ) -> None:
+    def __init__(self, database: Database, *, manager: LifecycleManager, default_runtime: str) -> None:
         self._db = database
-        self._registry = registry
         self._manager = manager
         self._default_runtime = default_runtime
-
-    async def list_agents(self) -> list[dict[str, Any]]:
-        """Return the agents with their flags, and whether each could be started now."""
-        return [self._agent_view(agent.name) for agent in self._registry.all()]
-
-    async def check_agent(self, name: str) -> dict[str, Any]:
-        """Return one agent. Raises NotFound."""
-        return self._agent_view(name)
-
-    def _agent_view(self, name: str) -> dict[str, Any]:
-        agent, check = self._registry.get(name), self._registry.check(name, os.environ)
-        return {
-            "display_name": agent.display_name,
-            "protocol": agent.protocol,
-            "native_session_resume": agent.session.native_session_resume,
-            "history_context_injection": agent.session.history_context_injection,
-            "resume_flag": agent.session.resume_flag,
-            **msgspec.structs.asdict(check),
-        }
 
     async def list_runtimes(self) -> list[dict[str, Any]]:
         """Return the runtimes of this backend: available or why not, what their agents survive, and who lives there."""
