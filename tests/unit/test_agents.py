@@ -96,7 +96,10 @@ def test_claude_code_gets_token_and_message_on_its_command_line() -> None:
 
 def test_amp_continues_and_forks_by_commands_of_their_own() -> None:
     """The continue command takes the place of the program's name, and the other words stay."""
-    assert launch_command(BUILT_IN["amp"], token="T-1") == ["amp", "threads", "continue", "T-1", "-x", "--stream-json"]
+    assert launch_command(BUILT_IN["amp"], token="T-1") == [
+        *("amp", "threads", "continue", "T-1"),
+        *("-x", "--stream-json", "--stream-json-input"),
+    ]
     assert fork_command(BUILT_IN["amp"], token="T-1") == ["amp", "threads", "fork", "T-1"]
     with pytest.raises(Invalid, match="cannot fork"):
         fork_command(BUILT_IN["codex"], token="T-1")

@@ -187,7 +187,7 @@ _OWNER = _Words(r"\b(?:in use|open(?:ed)?|locked|held|owned) (?:in|by) ([^.\n]{1
 _LOGIN = _Words(
     r"\bauth(?:entication|orization)? (?:is )?required\b|\bnot (?:logged|signed) ?in\b|\bnot authenticated\b"
     r"|\b(?:please|must|need to|have to) (?:log|sign) ?in\b|\b(?:log|sign) ?in (?:is |again )?(?:required|expired)\b"
-    r"|\bunauthori[sz]ed\b|\bunauthenticated\b|\bplease run \W?/?(?:[\w-]+ (?:auth )?)?login\b"
+    r"|\bunauthori[sz]ed\b|\bunauthenticated\b|\bplease run \W?/?(?:[\w-]+ (?:auth )?)?login\b|\blog ?in failed\b"
     r"|\b(?:invalid|incorrect|missing|no) (?:api[ _-]?key|credentials)\b"
     r"|\bapi[ _-]?key (?:is |was )?(?:missing|invalid|required|not (?:configured|set|found|valid))\b"
     r"|\b(?:oauth|access|refresh|auth|login) ?(?:token|session) (?:has |is )?(?:expired|revoked|invalid)\b"

@@ -295,7 +295,7 @@ class StreamJson:
         said = text(value.get("result"))
         if said and not state.spoke and error is None:
             yield Chunk(text(value.get("session_id")), "agent_message_chunk", said)
-        if result is not None and state.uuid:
+        if result is not None and state.uuid and result["stopReason"] != "cancelled":
             result["lastMessageUuid"] = state.uuid
         prompt, state.prompt = state.prompt, 0
         state.blocks.clear()

@@ -5,7 +5,7 @@ from kandev.agents.base import AgentConfig, SessionConfig
 AGENT = AgentConfig(
     name="amp",
     display_name="Amp",
-    command=("amp", "-x", "--stream-json"),
+    command=("amp", "-x", "--stream-json", "--stream-json-input"),
     protocol="amp",
     version_command=("amp", "--version"),
     session=SessionConfig(
