@@ -15,5 +15,5 @@ export default defineConfig({
     host: "127.0.0.1",
     proxy: { "/ws": { target: backend, ws: true }, "/api": backend, "/healthz": backend },
   },
-  test: { environment: "happy-dom", include: ["src/**/*.test.{ts,tsx}"] },
+  test: { include: ["src/**/*.test.{ts,tsx}"] },
 });

@@ -41,6 +41,11 @@ class Tab:
         return self.page.locator(".waiting li")
 
     @property
+    def question(self) -> Locator:
+        """What the agent asks and nobody has answered."""
+        return self.page.locator(".permission")
+
+    @property
     def transcript(self) -> Locator:
         """The conversation."""
         return self.page.get_by_role("log")

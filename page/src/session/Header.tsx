@@ -72,12 +72,11 @@ function Menu({ store }: { store: SessionStore }) {
   const ids = { task_id: store.taskId, session_id: store.sessionId };
   const state = store.status.value?.state ?? "";
   const isOver = state === "COMPLETED" || state === "CANCELLED";
-  const left = (event: FocusEvent) => {
-    if (menu.current && !menu.current.contains(event.relatedTarget as Node | null)) menu.current.open = false;
-  };
-  const show = (dialog: "log" | "delete") => {
+  const close = () => {
     if (menu.current) menu.current.open = false;
-    shown.value = dialog;
+  };
+  const left = (event: FocusEvent) => {
+    if (!menu.current?.contains(event.relatedTarget as Node | null)) close();
   };
   const complete = async () => {
     await connection.request("task.complete", { task_id: store.taskId });
@@ -87,13 +86,13 @@ function Menu({ store }: { store: SessionStore }) {
     <>
       <details class="menu" ref={menu} onFocusOut={left}>
         <summary class="button plain" aria-label="More">⋯</summary>
-        <div class="menu-items">
+        <div class="menu-items" onClick={close}>
           {!isOver && <ActionButton onAct={() => connection.request("task.session.stop", ids)}>Stop the session</ActionButton>}
           {state !== "COMPLETED" && <ActionButton onAct={complete}>Complete the task</ActionButton>}
           <a class="button plain" href={`/api/sessions/${store.sessionId}/export`} download>Export</a>
-          <ActionButton onAct={() => show("log")}>Log</ActionButton>
+          <ActionButton onAct={() => (shown.value = "log")}>Log</ActionButton>
           <CopyButton text={store.sessionId} label="Copy the session's id">Copy the id</CopyButton>
-          <ActionButton kind="danger" onAct={() => show("delete")}>Delete…</ActionButton>
+          <ActionButton kind="danger" onAct={() => (shown.value = "delete")}>Delete…</ActionButton>
         </div>
       </details>
       {shown.value === "log" && <LogDialog store={store} onClose={() => (shown.value = "")} />}

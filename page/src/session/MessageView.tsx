@@ -54,7 +54,8 @@ function Notice({ message }: { message: Placed }) {
   const tone = message.type === "error" ? "failed" : "quiet";
   return (
     <article class={`notice tone-${tone}`} data-seq={message.seq} data-kind={String(message.metadata["kind"] ?? "")}>
-      <p>{message.content} <Clock stamp={message.created_at} /></p>
+      <p>{message.content}</p>
+      <div class="when"><Clock stamp={message.created_at} /></div>
     </article>
   );
 }

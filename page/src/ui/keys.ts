@@ -73,6 +73,12 @@ function step(by: number): void {
 }
 
 function leave(target: HTMLElement): void {
+  const menu = document.querySelector<HTMLDetailsElement>("details.menu[open]");
+  if (menu) {
+    menu.open = false;
+    menu.querySelector("summary")?.focus();
+    return;
+  }
   if (target.matches("input, textarea, select")) target.blur();
   else if (location.pathname !== "/") go("/");
 }

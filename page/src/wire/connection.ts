@@ -58,15 +58,16 @@ export class Connection {
   /** Connect, and come back whenever the connection is lost, until `close`. */
   start(): void {
     this.connect();
+    const seen = () => document.hidden || (this.tryNow(), this.probe());
     setInterval(() => this.probe(), SILENCE_MS / 2);
-    addEventListener("online", () => this.tryNow());
-    addEventListener("pageshow", () => this.probe());
-    document.addEventListener("visibilitychange", () => document.hidden || this.probe());
+    addEventListener("online", seen);
+    addEventListener("pageshow", seen);
+    document.addEventListener("visibilitychange", seen);
   }
 
   /** Try at once instead of waiting. */
   tryNow(): void {
-    if (this.phase.value === "lost" || this.phase.value === "locked") this.connect();
+    if (this.socket === undefined && this.phase.value !== "connecting") this.connect();
   }
 
   /** Ask for one action. Rejects with Refused, or with ConnectionLost: then the server may have it or not. */
@@ -173,8 +174,9 @@ export class Connection {
   /** Forget the socket, and tell whoever waits for its answers. */
   private drop(): void {
     const socket = this.socket;
+    if (socket === undefined) return;
     this.socket = undefined;
-    socket?.close(NORMAL_CLOSE);
+    socket.close(NORMAL_CLOSE);
     const waiting = [...this.waiting.values()];
     this.waiting.clear();
     for (const one of waiting) one.reject(new ConnectionLost());
@@ -184,8 +186,7 @@ export class Connection {
   /** After a sleep, or behind a dead network, a socket may look open for ever: ask. */
   private probe(): void {
     const socket = this.socket;
-    if (socket?.readyState !== WebSocket.OPEN) return this.tryNow();
-    if (Date.now() - this.heardAt < SILENCE_MS) return;
+    if (socket?.readyState !== WebSocket.OPEN || Date.now() - this.heardAt < SILENCE_MS) return;
     this.request("health.check", {}).catch(() => undefined);
     const asked = Date.now();
     setTimeout(() => {

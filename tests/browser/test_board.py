@@ -1,0 +1,70 @@
+"""The board: tasks where they stand, live; made, found, completed and deleted."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from browser.desk import Desk
+from browser.stage import Stage
+
+
+def column(page: Page, name: str) -> str:
+    """The selector of a column."""
+    return f".column:has(h2:text('{name}'))"
+
+
+def test_a_task_moves_through_the_columns_while_one_looks(desk: Desk, stage: Stage) -> None:
+    """Made elsewhere it appears by itself, works, waits for review, and is done."""
+    board = desk.tab()
+    expect(board.page.get_by_text("No tasks yet")).to_be_visible()
+    session = stage.create("slow 20", title="Count to twenty")
+    expect(board.page.locator(column(board.page, "Working"))).to_contain_text("Count to twenty")
+    expect(board.page.locator(column(board.page, "Review"))).to_contain_text("Count to twenty")
+    stage.call("task.complete", task_id=session.task_id)
+    expect(board.page.locator(column(board.page, "Done"))).to_contain_text("Count to twenty")
+    board.shot("board")
+
+
+def test_titles_are_filtered_and_transcripts_searched(desk: Desk, stage: Stage) -> None:
+    """The field narrows the columns to titles, and lists where else the text was said."""
+    first = stage.create("remember quince", title="Fruit")
+    stage.create("remember oak", title="Tree")
+    desk.tab(first.path).sees("I will remember the word quince")
+    board = desk.tab()
+    board.page.keyboard.press("/")
+    board.page.keyboard.type("quince")
+    hits = board.page.locator(".hits li")
+    expect(hits.first).to_contain_text("quince")
+    expect(board.page.locator(".card")).to_have_count(0)
+    hits.first.get_by_role("link").click()
+    board.page.wait_for_url(re.compile(first.path))
+
+
+def test_a_task_is_reached_stopped_completed_and_deleted(desk: Desk, stage: Stage) -> None:
+    """j and Enter open it, Stop ends it for now, Start again brings it back, Delete asks first."""
+    stage.create("remember elm", title="Elm")
+    tab = desk.tab()
+    expect(tab.page.locator(".card")).to_have_count(1)
+    tab.page.keyboard.press("j")
+    tab.page.keyboard.press("Enter")
+    tab.sees("I will remember the word elm")
+    tab.page.get_by_label("More").click()
+    tab.press("Stop the session")
+    tab.sees_moment("The session was stopped")
+    tab.press("Start again")
+    tab.answered("what is the word?", "The word is elm")
+    tab.page.get_by_label("More").click()
+    tab.press("Delete…")
+    tab.page.get_by_role("dialog").get_by_role("button", name="Delete", exact=True).click()
+    expect(tab.page.get_by_text("No tasks yet")).to_be_visible()
+
+
+def test_a_browser_without_the_token_is_let_in_by_it(desk: Desk, stage: Stage) -> None:
+    """The form asks for the token, opens the page that was wanted, and leaves no token in the address."""
+    session = stage.create("remember ash")
+    page = desk.blank()
+    page.goto(f"{stage.url}{session.path}")
+    page.get_by_label("Token").fill(stage.backend.token)
+    page.get_by_role("button", name="Open").click()
+    expect(page.get_by_role("log")).to_contain_text("I will remember the word ash")
+    assert "token" not in page.url
