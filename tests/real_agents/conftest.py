@@ -59,12 +59,14 @@ class RealAgent(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def command(self) -> tuple[str, ...]:
         """The words that start it."""
-        return BUILT_IN[self.name].command
+        return SETUPS[self.name].command or BUILT_IN[self.name].command
 
     def config(self, *lines: str) -> str:
         """The text of config.toml that makes the backend start this agent so; `lines` go into its table."""
+        setup = SETUPS[self.name]
         env = "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.env.items())
-        table = "".join(f"{line}\n" for line in lines)
+        own = (f"command = {json.dumps(setup.command)}", *setup.lines) if setup.command else ()
+        table = "".join(f"{line}\n" for line in (*own, *lines))
         return f"[agents.{self.name}]\n{table}\n[agents.{self.name}.env]\n{env}"
 
 

@@ -38,10 +38,15 @@ stream_max_retries = 0
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """Variables and files of one agent. `{url}` in a value is the model server's address; files lie in its home."""
+    """Variables and files of one agent. `{url}` in a value is the model server's address; files lie in its home.
+
+    `command` and `lines` are for an agent that the product does not have built in: its table of config.toml.
+    """
 
     env: Mapping[str, str] = {}
     files: Callable[[str], Mapping[str, str]] = lambda _url: {}
+    command: tuple[str, ...] = ()
+    lines: tuple[str, ...] = ()
 
     def environment(self, url: str) -> dict[str, str]:
         """The agent's own variables."""
@@ -123,6 +128,11 @@ SETUPS: Mapping[str, Setup] = {
             "GEMINI_FORCE_FILE_STORAGE": "true",
         },
         files=_gemini_files,
+    ),
+    "fast-agent": Setup(
+        command=("fast-agent", "acp", "-x", "--model", "generic.fake-model"),
+        lines=("native_session_resume = true",),
+        env={"GENERIC_API_KEY": KEY, "GENERIC_BASE_URL": "{url}/v1"},
     ),
     # Its dialogue with its model is private, so no prompt is tried; it takes any token that names a server.
     "auggie": Setup(

@@ -17,6 +17,7 @@ import pytest
 from kandev.agents import BUILT_IN
 from leftovers import processes_naming
 from real_agents.conftest import RealAgent, RealAgents
+from real_agents.install import can_run
 
 pytestmark = pytest.mark.real_agent
 
@@ -24,6 +25,8 @@ LIMIT = 400.0
 """Seconds for a whole check: Gemini waits for the next minute, and Copilot unpacks itself at its first start."""
 
 REMEMBERING = ("codex", "claude-code", "claude-acp", "copilot", "opencode")
+# Not among the product's agents, but a person may have it in config.toml. It wants Python 3.12.
+CONFIGURED = tuple(name for name in ("fast-agent",) if can_run(name))
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +73,7 @@ def assert_killed_in_turn(verdict: Verdict) -> None:
     assert verdict.steps["transcript"][1].endswith("none twice, what was cut off is kept")
 
 
-@pytest.mark.parametrize("name", REMEMBERING)
+@pytest.mark.parametrize("name", [*REMEMBERING, *CONFIGURED])
 async def test_an_agent_remembers_after_the_backend_was_killed(
     real_agent: RealAgents, tmp_path: Path, name: str
 ) -> None:
