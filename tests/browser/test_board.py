@@ -41,7 +41,7 @@ def test_titles_are_filtered_and_transcripts_searched(desk: Desk, stage: Stage) 
 
 
 def test_a_task_is_reached_stopped_completed_and_deleted(desk: Desk, stage: Stage) -> None:
-    """j and Enter open it, Stop ends it for now, Start again brings it back, Delete asks first."""
+    """The keys j and Enter open it, Stop ends it for now, Start again brings it back, Delete asks first."""
     stage.create("remember elm", title="Elm")
     tab = desk.tab()
     expect(tab.page.locator(".card")).to_have_count(1)
