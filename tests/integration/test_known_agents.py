@@ -13,7 +13,7 @@ from kandev.lifecycle.reader import Reader
 from kandev.orchestrator.known_agents import how_it_resumes, login_view
 from kandev.protocols import acp
 from kandev.store.sqlite import SqliteDatabase
-from stored import TOKEN, StoredSession, answer, chunk, refusal, stored
+from stored import TOKEN, StoredSession, answer, chunk, refusal, stored, update
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +64,9 @@ async def test_tok_13_a_login_is_needed_until_the_agent_works_again(database: Sq
     await session.opened(reader)
     _turn, request_id = await session.prompt(reader)
     reader.feed([refusal(request_id, -32000, "Please log in")])
+    await session.commit(reader)
+    assert login() == ("needed", "Please log in")
+    reader.feed([update("session_info_update", title="T")])
     await session.commit(reader)
     assert login() == ("needed", "Please log in")
     loading = await session.loading(reader)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from kandev.cli.about import _agent_row
+from kandev.cli.words import needs_line
 
 
 def agent(**fields: Any) -> dict[str, Any]:
@@ -64,3 +65,16 @@ def test_the_version_of_the_program_counts_before_the_one_that_ran_last() -> Non
 def test_the_login_is_told_as_far_as_it_is_known(login: dict[str, Any], words: str) -> None:
     """What the agent let know counts; a key that is there is only a key that is there."""
     assert _agent_row(agent(login=login))[3] == words
+
+
+@pytest.mark.parametrize(
+    ("login", "words"),
+    [
+        ({"command": "codex login"}, "codex login; then: kandev resume abc"),
+        ({"command": ""}, "log in; then: kandev resume abc"),
+        (None, "log in; then: kandev resume abc"),
+    ],
+)
+def test_tok_13_a_session_that_waits_for_a_login_says_how(login: dict[str, Any] | None, words: str) -> None:
+    """The agent's own command, and what goes on after it."""
+    assert needs_line({"needs": "login", "login": login}, "abc").endswith(words)

@@ -10,6 +10,7 @@ from typing import Any
 import kandev.store
 from kandev.agentctl.platform import is_alive
 from kandev.cli.finding import Finding
+from kandev.domain.models import HoldReason
 from kandev.errors import Conflict
 from kandev.home import Home
 from kandev.runtimes import kill_leftovers, read_identity
@@ -94,7 +95,9 @@ def _session(row: Mapping[str, Any], *, backend_runs: bool) -> Iterator[Finding]
         yield Finding(check="session", level="warning", text=text, mend=mend)
     elif row["queue_held"] and row["queued"]:
         text = f"{short} ({agent}) has {row['queued']} messages that wait for you ({row['queue_held']})."
-        mend = f"kandev queue {short}; then: kandev queue {short} --resume"
+        resume = f"kandev resume {short}, once the login is there"
+        to_go_on = f"kandev queue {short} --resume" if row["queue_held"] != HoldReason.LOGIN else resume
+        mend = f"kandev queue {short}; then: {to_go_on}"
         yield Finding(check="session", level="note", text=text, mend=mend)
     if row["state"] == "FAILED":
         text = f"{short} ({agent}) failed: {row['error_message'] or 'no reason was stored'}"

@@ -172,6 +172,7 @@ async def finish_turn(
         async with time_limit(timeout, names), context.follower(names) as follower:
             message_id, begun = await begin(follower.call)
             end = await TurnWaiter(follower, names, policy=policy, out=context.out).wait(message_id)
+            login = await _login_line(follower.call, names) if end.exit_code else ""
     except PermissionWaits as error:
         context.out.failure(dict(error.payload()), error.message)
         return REFUSED
@@ -179,11 +180,18 @@ async def finish_turn(
     context.out.result({**begun, "turn": turn, "text": end.text}, end.text)
     if end.exit_code and not context.out.as_json:
         context.out.note(_end_words(end.state, end.why, names))
+        context.out.note(login)
     return end.exit_code
 
 
+async def _login_line(call: "Call", names: Names) -> str:
+    """Return how to log in where that is what a prompt waits for, else ''."""
+    status = await call("task.session.status", **names.both)
+    return needs_line(status, names.typed) if status["needs"] == "login" else ""
+
+
 def _end_words(state: str, why: str, names: Names) -> str:
-    because = f": {one_line(why, 300)}" if why else ""
+    because = f": {one_line(why, 300).rstrip('.')}" if why else ""
     words = {
         "cancelled": "The turn was cancelled; what was said up to there is kept.",
         "interrupted": "The turn was cut off; what was said is kept. Its last steps may or may not have run.",

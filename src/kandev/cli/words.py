@@ -117,6 +117,11 @@ def next_step(error: KandevError, session: str) -> str:
     return _REASONS.get(error.reason, "").format(id=session or "ID")
 
 
+def _login_command(status: Mapping[str, Any]) -> str:
+    login = status.get("login") or {}
+    return one_line(str(login.get("command") or "")) or "log in"
+
+
 def needs_line(status: Mapping[str, Any], session: str) -> str:
     """Return what `status` (task.session.status) waits for a person to do, with the command; '' for nothing."""
     needs = str(status.get("needs") or "none")
@@ -125,7 +130,7 @@ def needs_line(status: Mapping[str, Any], session: str) -> str:
     words = _NEEDS.get(needs, f"needs {one_line(needs)}")
     command = {
         "permission": f"kandev attach {session} (or: kandev answer {session} OPTION)",
-        "login": f"log in, then: kandev resume {session}",
+        "login": f"{_login_command(status)}; then: kandev resume {session}",
         "decision": f"kandev status {session}; then kandev send {session} TEXT or kandev recover {session}",
     }.get(needs, f"kandev attach {session}")
     return f"{words}: {command}"

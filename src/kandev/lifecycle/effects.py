@@ -35,10 +35,11 @@ class AcpSessionCreated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionStatusEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """The agent confirmed the session it is in: by load, resume, or a session_info_update."""
+    """The agent confirmed the session it is in: by load or resume (`opened`), or a session_info_update."""
 
     token: str
     last_message_uuid: str = ""
+    opened: bool = False
 
 
 class PromptAccepted(msgspec.Struct, frozen=True, kw_only=True):

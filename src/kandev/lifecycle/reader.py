@@ -321,7 +321,7 @@ class Reader:
                 self.effect(AcpSessionCreated(token=setup.session_id))
         else:
             self.state.restored = True
-            self.effect(SessionStatusEvent(token=self.state.agent_session_id))
+            self.effect(SessionStatusEvent(token=self.state.agent_session_id, opened=True))
         self.transcript.set_up(setup)
         failpoint("token.answered")
 

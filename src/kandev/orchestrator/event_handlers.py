@@ -188,7 +188,8 @@ def handle_acp_session_created(tx: Tx, ref: ExecutionRef, effect: AcpSessionCrea
 
 def handle_session_status_event(tx: Tx, ref: ExecutionRef, effect: SessionStatusEvent) -> list[Event]:
     """Second caller: the agent told of the session it is in. It may be late, of a session that was set aside."""
-    known_agents.session_opened(tx, ref.agent)
+    if effect.opened:
+        known_agents.session_opened(tx, ref.agent)
     row = tx.one("executor_get", session_id=ref.session_id)
     if row is not None and from_row(ExecutorRunning, row).metadata.get("previous_token") == effect.token:
         return []

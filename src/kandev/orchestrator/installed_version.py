@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kandev.agents.base import AgentConfig, launch_environment
 
-ANSWER_S = 15.0  # node programs of 100 MB take seconds at their first start
+ANSWER_S = 20.0  # node programs of 100 MB take seconds at their first start
 ANSWER_BYTES = 8192
 
 _VERSION = re.compile(r"(?<![\d.])\d+\.\d+(?:[\w.+-]*\w)?")
