@@ -210,6 +210,17 @@ async def test_crash_17_the_last_lines_come_before_the_exit() -> None:
         assert records[-1] == Exited(code=None, signal=9)
 
 
+async def test_crash_17_the_last_lines_come_though_reading_stood_at_the_cap() -> None:
+    """An agent that dies with more in its pipe than anybody wanted to read loses none of it."""
+    async with sidecar(cap_bytes=100_000) as one:
+        await one.run(
+            "import os\nos.write(1, b''.join(b'%0599d\\n' % n for n in range(1000)))\nos.kill(os.getpid(), 9)"
+        )
+        output, records = await one.everything()
+        assert output == [b"%0599d" % n for n in range(1000)]
+        assert records[-1] == Exited(code=None, signal=9)
+
+
 async def test_a_death_in_mid_line_is_marked() -> None:
     """The unfinished line is ended and marked as torn, before the exit."""
     async with sidecar() as one:

@@ -9,6 +9,7 @@ if a mutant survives, or if a patch does not fit the code any more.
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -34,15 +35,18 @@ NOT_HERE = "real_agents"
 LIMIT_S = 240.0
 """A mutant that hangs its tests for so long is noticed, too."""
 TESTS_FAILED = 1
+FAILURE = re.compile(r"/\S+:\d+: (.+)")
+NO_PROGRAM = re.compile(r"^(ImportError|ModuleNotFoundError|SyntaxError|NameError)|ended with 1 at its start")
+"""A test that fails like this saw no broken rule, but a patch that broke the program."""
 APPLY = ("git", "apply", "-C1")
 """One line around a change is enough to find its place, wherever it has moved to."""
 
-COLOURS = {"killed": "\x1b[32m", "survived": "\x1b[31m", "stale": "\x1b[31m"}
+COLOURS = {"killed": "\x1b[32m", "survived": "\x1b[31m", "stale": "\x1b[31m", "broken": "\x1b[31m"}
 PLAIN = "\x1b[0m"
 
 
 class Verdict(NamedTuple):
-    """What became of one mutant: killed, survived, or stale where its patch does not fit."""
+    """What became of one mutant: killed, survived, stale where its patch does not fit, broken where nothing ran."""
 
     rule: str
     tests: int
@@ -83,7 +87,7 @@ class Tree:
     def _test(self, tests: Sequence[str]) -> tuple[str, str]:
         if not tests:
             return "survived", "no test carries this id"
-        command = [str(self.python), "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider", *tests]
+        command = [str(self.python), "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
         with subprocess.Popen(
             command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
         ) as process:
@@ -94,7 +98,8 @@ class Tree:
                 process.communicate()
                 return "killed", f"hung for {LIMIT_S:g} s"
         if process.returncode == TESTS_FAILED:
-            return "killed", next(_failures(output), "")
+            why = next(_reasons(output), "")
+            return "broken" if NO_PROGRAM.search(why) else "killed", f"{next(_failures(output), '')}: {why}"
         return "survived", output.strip().rpartition("\n")[2]
 
 
@@ -102,6 +107,13 @@ def _failures(output: str) -> Iterator[str]:
     for line in output.splitlines():
         if line.startswith(("FAILED ", "ERROR ")):
             yield line.split(" ")[1].rpartition("/")[2]
+
+
+def _reasons(output: str) -> Iterator[str]:
+    """What pytest's --tb=line says of a failure, without the place."""
+    for line in output.splitlines():
+        if found := FAILURE.fullmatch(line):
+            yield found[1][:160]
 
 
 def _files() -> list[str]:
