@@ -5,7 +5,8 @@
 
 A prompt may say: "remember WORD", "what?" (every word), "slow N" (pieces, 0.1 s apart), "tool NAME" (a tool call, for
 which Claude Code asks), "crash". Files in DIRECTORY change how it is: "login" (not logged in), "quiet" (an unknown
-session is told on stderr only), "deaf" (an interrupt is answered and ignored). It logs each start to log.jsonl.
+session is told on stderr only), "deaf" (an interrupt is answered and ignored), "forkless" (Amp's newer versions copy
+no thread). It logs each start to log.jsonl.
 Amp's way is that of its manual, and of a version of April 2026: one result only, when its input ends.
 """
 
@@ -231,6 +232,8 @@ class Amp(Agent):
         self.session = f"T-{self.session}"
         if self.arguments[:1] == ["threads"]:
             verb, wanted = self.arguments[1:3]
+            if verb == "fork" and self.has("forkless"):
+                sys.exit("The fork command has been deprecated.")
             if not self.file(wanted).exists():
                 sys.stdin.readline()  # it connects first; a prompt is long written by then
                 sys.exit(f"Error: Thread {wanted} not found or you don't have access. Verify the ID.")

@@ -52,6 +52,7 @@ ELSEWHERE = {
     "orchestrator/adoption.py:Adoption.doubt": "needs an engine that does not answer; the next start asks again",
     "lifecycle/ingest.py:Ingest._store": "is the commit of `_commit`, which has them",
     "agentctl/stdin.py:StdinWriter._write": "goes on with what `_begin` announced; that has the one before",
+    "lifecycle/forking.py:_copied": "what it makes is the agent's; a start that is cut short makes another copy",
     "worktrees/git.py:Git.ask": "git is only asked something; nothing is changed",
     "orchestrator/hooks.py:Hooks._run": "a command of the user's, of which nothing is stored and nothing depends on it",
 }

@@ -17,6 +17,8 @@ from kandev.domain.models import (
 
 MESSAGE_TURN = "message_turn"
 """Where the row's metadata keep which turn `last_message_uuid` ended."""
+FORK_OF = "fork_of"
+"""Where they keep the token of the session that this one begins as a copy of, until a turn has ended in the copy."""
 
 
 class ResumeReason(StrEnum):
@@ -75,7 +77,8 @@ class LaunchAgentRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `acp_session_id` non-empty asks for session/load (or resume); `task_description` non-empty makes
     `dispatch_initial_prompt` send the first prompt, empty lets the agent boot idle. `opened_at` is when an agent last
-    opened the session, or was about to; '' if never.
+    opened the session, or was about to; '' if never. `fork_of` is the token of another session, of which the agent is
+    to make a copy.
     """
 
     session_id: str
@@ -87,6 +90,7 @@ class LaunchAgentRequest(msgspec.Struct, frozen=True, kw_only=True):
     token_proven: bool = False
     last_message_uuid: str = ""
     opened_at: str = ""
+    fork_of: str = ""
     task_description: str = ""
 
 
@@ -122,6 +126,7 @@ def build_resume_request(
             last_message_uuid=running.last_message_uuid,
             task_description="",
         )
+    request = msgspec.structs.replace(request, fork_of=str(running.metadata.get(FORK_OF, "")))
     if any_turn or (start_agent and previous_state is SessionState.WAITING_FOR_INPUT):
         return msgspec.structs.replace(request, task_description="")
     return request

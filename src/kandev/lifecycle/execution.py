@@ -28,7 +28,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class AgentExecution:
     """A live, or starting, agent: its instance, its ingest, and the flags of the specification.
 
-    `ending` is why it is being ended on purpose; empty while nobody asked for that.
+    `ending` is why it is being ended on purpose; empty while nobody asked for that. `fork_failed` is why the agent made
+    no copy of the session that this one was to begin as.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class AgentExecution:
         self.responding = True  # its agentctl answers; see `watch_agentctl`
         self.initialized = False
         self.ending = ""
+        self.fork_failed = ""
         self.ended = asyncio.Event()
         self.leaving = asyncio.Event()  # the backend stops, and the agent outlives it
         self.active_at = asyncio.get_running_loop().time()
@@ -99,7 +101,7 @@ class AgentExecution:
     @property
     def silent_s(self) -> float:
         """For how many seconds the agent is silent in its turn; 0 without one, and while it waits for a person."""
-        if not self.in_turn or self.state.permissions:
+        if not self.in_turn or self.state.asked_in_turn:
             return 0.0
         return asyncio.get_running_loop().time() - self.ingest.last_heard
 

@@ -38,10 +38,10 @@ async def open_stream_session(
     Raises RestoreFailed, RequestFailed, AgentSilent, AgentDied.
     """
     token, state = execution.request.acp_session_id, execution.state
-    if token:
+    if token or execution.request.fork_of:
         stage("restoring")
-        state.agent_session_id = token
-    restored = Restored(how="native", reason=_way(execution)) if token else Restored(how="fresh")
+    state.agent_session_id = token  # a copy that is made by a flag has an id of its own, which it tells later
+    restored = _restored(execution)
     if execution.config.protocol == "amp":
         execution.initialized, state.restored = True, bool(token)
         return restored
@@ -55,13 +55,20 @@ async def open_stream_session(
     return msgspec.structs.replace(restored, mode_failed=mode_failed)
 
 
-def _way(execution: AgentExecution) -> str:
-    session = execution.config.session
-    return " ".join(session.continue_session_cmd) or session.resume_flag
+def _restored(execution: AgentExecution) -> Restored:
+    request, session = execution.request, execution.config.session
+    if execution.fork_failed:
+        why = f"the other one could not be copied ({execution.fork_failed})"
+        return Restored(how="fresh", reason=why, lost="what the agent remembers of it")
+    if request.fork_of:
+        return Restored(how="native", reason=" ".join(session.fork_session_cmd) or session.fork_flag)
+    if request.acp_session_id:
+        return Restored(how="native", reason=" ".join(session.continue_session_cmd) or session.resume_flag)
+    return Restored(how="fresh")
 
 
 async def _started(execution: AgentExecution, timing: Timing) -> acp.Response:
-    dialect, token = execution.dialect, execution.request.acp_session_id
+    dialect, token = execution.dialect, execution.request.acp_session_id or execution.request.fork_of
     assert isinstance(dialect, StreamJson)
     try:
         return await execution.ingest.request("initialize", dialect.initialize, inactivity_s=timing.rpc_inactivity_s)

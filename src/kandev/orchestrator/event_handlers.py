@@ -23,7 +23,7 @@ from kandev.domain.models import (
     now,
     seconds_since,
 )
-from kandev.domain.resume import MESSAGE_TURN
+from kandev.domain.resume import FORK_OF, MESSAGE_TURN
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import (
@@ -135,6 +135,7 @@ def store_resume_token(
         metadata["token_proven"] = True
     if proven:
         metadata.pop("cannot_restore", None)
+        metadata.pop(FORK_OF, None)
         # "Try again" ends with the first turn of the new session.
         metadata.pop("previous_token", None)
         metadata.pop("previous_unproven", None)

@@ -23,7 +23,7 @@ from kandev.domain.models import (
     new_id,
     now,
 )
-from kandev.domain.resume import LaunchAgentRequest, build_resume_request, resume_point
+from kandev.domain.resume import FORK_OF, LaunchAgentRequest, build_resume_request, resume_point
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import Conflict, Internal, Parked, SessionEnded
 from kandev.lifecycle.batch import Applied
@@ -95,7 +95,9 @@ class StartSteps:
             assert start.execution is not None
             await self._manager.stop(start.execution, why="start_failed", grace_s=0)
             start.execution = None
-            again = msgspec.structs.replace(self._row(session.id), resume_token=token)
+            row = self._row(session.id)
+            metadata = row.metadata if token else {k: v for k, v in row.metadata.items() if k != FORK_OF}
+            again = msgspec.structs.replace(row, resume_token=token, metadata=metadata)
             await self._attempt(start, session, again, prepared)
 
     async def _second_token(self, session_id: str, row: ExecutorRunning, failure: RestoreFailed) -> str | None:
@@ -259,6 +261,8 @@ class StartSteps:
             )
             applied.events.extend(notices.write_notice(tx, message, session.task_id) for message in said)
             applied.events.extend(move_session(tx, session.id, SessionEvent.READY))
+            if execution.request.fork_of:  # the copy remembers, so it needs no recap
+                tx.run("session_set_recap", id=session.id, recap_pending=0)
             if started.restored.mode_failed:
                 applied.events.extend(hold_queue(tx, session.id, HoldReason.MODE))
             if started.initial is not InitialPrompt.SEND:

@@ -23,6 +23,7 @@ from kandev.domain.models import (
     new_id,
     now,
 )
+from kandev.domain.resume import FORK_OF
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import Conflict, Invalid, NotFound
 from kandev.orchestrator.deletion import BY_TASK
@@ -99,7 +100,11 @@ class TaskService:
         return task, sessions[0]
 
     async def create_session(self, task_id: str, agent: str | None, from_session_id: str | None) -> SessionView:
-        """Make another session of a task, in a worktree of its own; from another one, with that one's recap."""
+        """Make another session of a task, in a worktree of its own.
+
+        From another one it begins as the agent's own copy of it, where the agent is the same and can do that; else,
+        and if that fails, with the other one's recap.
+        """
         task = self._store.task(task_id)
         sessions = self._store.sessions(task_id)
         source = self._store.session(from_session_id, task_id=task_id) if from_session_id else None
@@ -117,13 +122,19 @@ class TaskService:
         session_id = SessionId(new_id())
         workspace = await self._plan(request, task, session_id)
         stored = _new_session(request, task.id, session_id, workspace, recap=source is not None)
-        job = _CreateJob(task, stored, config, workspace, recap_of=source.id if source else "")
+        fork_of = self._fork_of(source, config)
+        job = _CreateJob(task, stored, config, workspace, recap_of=source.id if source else "", fork_of=fork_of)
         prompt = "" if source else task.description
         failpoint("task.before_session")
         events = await self._store.write(lambda tx: job.run_session(tx, prompt=prompt, hold=HoldReason.NOT_STARTED))
         failpoint("task.after_session")
         self._publish(events)
         return self._view(session_id)
+
+    def _fork_of(self, source: TaskSession | None, config: AgentConfig) -> str:
+        row = self._store.executor(source.id) if source and source.agent == config.name else None
+        known = row is not None and config.session.forks and row.metadata.get("token_proven")
+        return row.resume_token if row is not None and known else ""
 
     def _launchable(self, name: str) -> AgentConfig:
         config = self._registry.get(name)
@@ -231,13 +242,21 @@ class _CreateJob:
     """The rows of a new task or session."""
 
     def __init__(
-        self, task: Task, session: TaskSession, config: AgentConfig, workspace: Workspace, *, recap_of: str
+        self,
+        task: Task,
+        session: TaskSession,
+        config: AgentConfig,
+        workspace: Workspace,
+        *,
+        recap_of: str,
+        fork_of: str = "",
     ) -> None:
         self._task = task
         self._session = session
         self._config = config
         self._workspace = workspace
         self._recap_of = recap_of
+        self._fork_of = fork_of
 
     def run(self, tx: Tx, *, prompt: str, hold: HoldReason) -> list[Event]:
         """Store the task and its first session. Of two requests with one client id the second changes nothing."""
@@ -279,6 +298,9 @@ class _CreateJob:
             worktree_branch=self._workspace.branch,
             now=session.created_at,
         )
+        if self._fork_of:
+            metadata = to_json({FORK_OF: self._fork_of})
+            tx.run("executor_set_metadata", session_id=session.id, metadata=metadata, now=session.created_at)
         tx.one("session_set_held", id=session.id, queue_held=hold)
         if prompt:
             message = new_prompt(session.id, prompt, None)

@@ -12,7 +12,7 @@ AGENT = AgentConfig(
     ),
     protocol="stream-json",
     version_command=("claude", "--version"),
-    session=SessionConfig(resume_flag="--resume", resume_at_flag="--resume-session-at"),
+    session=SessionConfig(resume_flag="--resume", resume_at_flag="--resume-session-at", fork_flag="--fork-session"),
     session_directory="${CLAUDE_CONFIG_DIR:-~/.claude}/projects",
     # Of the clouds that it can use, what names a region, a profile or a key for models alone. Credentials that open
     # more than that are for `env_allow` in the configuration.

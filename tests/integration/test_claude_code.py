@@ -1,116 +1,18 @@
-"""Claude Code and Amp by their own command lines, as stand-ins that speak what these do, through the whole server.
+"""Claude Code by its own command line, as a stand-in that speaks what it does, through the whole server.
 
-The commands are those of the built-in agents; only the PATH leads to other programs. The real Claude Code is in
-tests/real_agents/test_claude_code.py; Amp cannot run without an account.
+The real one is in tests/real_agents/test_claude_code.py.
 """
 
-import contextlib
 import json
-import sqlite3
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import fakes.stream_agent
 from backend import Backend
-from wire_client import CallFailed, Client
+from stand_ins import Stage, Talk
+from wire_client import CallFailed
 
-Json = dict[str, Any]
-NOBODYS = "T-11111111-2222-4333-8444-555555555555"
-
-
-class Stage:
-    """A backend whose claude-code and amp are stand-ins that keep everything in `directory`."""
-
-    def __init__(self, backend: Backend, directory: Path) -> None:
-        self.backend = backend
-        self.directory = directory
-        commands = directory / "bin"
-        commands.mkdir(parents=True)
-        for program in ("claude", "amp"):
-            script = commands / program
-            script.write_text(
-                f'#!/bin/sh\nexec {sys.executable} {fakes.stream_agent.__file__} {directory} {program} "$@"\n'
-            )
-            script.chmod(0o755)
-        path = json.dumps(f"{commands}:/usr/bin:/bin")
-        backend.config = f"[agents.claude-code.env]\nPATH = {path}\n[agents.amp.env]\nPATH = {path}\n"
-
-    def set(self, name: str) -> None:
-        """Makes the stand-ins behave in one way."""
-        (self.directory / name).touch()
-
-    def starts(self) -> list[list[str]]:
-        """The arguments of each start, oldest first."""
-        lines = (self.directory / "log.jsonl").read_text().splitlines()
-        return [json.loads(line)["arguments"] for line in lines]
-
-    def row(self) -> Json:
-        """The only row in executors_running."""
-        with contextlib.closing(sqlite3.connect(self.backend.home / "kandev.db")) as database:
-            database.row_factory = sqlite3.Row
-            return dict(database.execute("SELECT * FROM executors_running").fetchone())
-
-    def change(self, column: str, value: str) -> None:
-        with contextlib.closing(sqlite3.connect(self.backend.home / "kandev.db")) as database, database:
-            database.execute(f"UPDATE executors_running SET {column} = ?", [value])
-
-
-class Talk:
-    """One session, and the client that looks at it."""
-
-    def __init__(self, client: Client, ids: Json) -> None:
-        self.client = client
-        self.ids = ids
-
-    @classmethod
-    async def begin(cls, client: Client, agent: str, text: str = "remember apple") -> "Talk":
-        await client.call("task.subscribe")
-        created = await client.call("task.create", {"agent": agent, "description": text})
-        talk = cls(client, {"task_id": created["task"]["id"], "session_id": created["session"]["id"]})
-        await talk.follow(client)
-        return talk
-
-    async def follow(self, client: Client) -> Json:
-        self.client = client
-        snapshot: Json = await client.call("session.subscribe", {"session_id": self.ids["session_id"]})
-        return snapshot
-
-    async def call(self, action: str, **payload: Any) -> Json:
-        answer: Json = await self.client.call(action, {**self.ids, **payload})
-        return answer
-
-    async def status(self) -> Json:
-        return await self.call("task.session.status")
-
-    async def ended(self, *, after: int = 0) -> Json:
-        turn: Json = await self.client.wait_event("session.turn.completed", after=after)
-        return turn
-
-    async def send(self, text: str) -> int:
-        """Sends a prompt; the number of events before."""
-        seen = len(self.client.events)
-        await self.call("message.add", content=text)
-        return seen
-
-    async def say(self, text: str) -> Json:
-        return await self.ended(after=await self.send(text))
-
-    async def transcript(self) -> list[Json]:
-        page = await self.client.call("message.list", {"session_id": self.ids["session_id"], "limit": 200})
-        messages: list[Json] = page["messages"]
-        return messages
-
-    async def said(self) -> list[str]:
-        """What user and agent said, in order."""
-        return [
-            m["content"] for m in await self.transcript() if m["author_type"] != "system" and m["type"] == "message"
-        ]
-
-    async def notices(self) -> list[str]:
-        return [m["metadata"]["kind"] for m in await self.transcript() if m["author_type"] == "system"]
+NOBODYS = "11111111-2222-4333-8444-555555555555"
 
 
 @pytest.fixture
@@ -340,87 +242,39 @@ async def test_wire_12_mode_and_model_are_set_at_each_start(stage: Stage) -> Non
         assert (await talk.follow(client))["mode"] == "plan"
 
 
-# ---- Amp
-
-AMP_KNOWS = "I know apple."
-
-
-async def test_amp_goes_on_in_its_thread(stage: Stage) -> None:
-    """Turns end with its last messages, in one process; after a kill it continues the stored thread."""
+async def test_claude_code_begins_with_a_copy_of_another_session(stage: Stage) -> None:
+    """By its own flag; the copy has an id of its own as soon as it is prompted, also when it is killed before."""
     async with stage.backend.client() as client:
-        talk = await Talk.begin(client, "amp")
+        talk = await Talk.begin(client, "claude-code")
         await talk.ended()
-        assert (await talk.say("tool list"))["state"] == "completed"
-        assert len(stage.starts()) == 1
-        await stage.backend.kill9()
-    token = stage.row()["resume_token"]
-    assert token.startswith("T-")
-    await stage.backend.start()
-    async with stage.backend.client() as client:
-        await talk.follow(client)
-        assert (await talk.say("what?"))["state"] == "completed"
-        assert (await talk.status())["how"] == "native"
-        assert await talk.said() == ["remember apple", AMP_KNOWS, "tool list", AMP_KNOWS, "what?", AMP_KNOWS]
-        (call,) = [m for m in await talk.transcript() if m["type"] == "tool_call"]
-        assert (call["content"], call["metadata"]["status"]) == ("list", "completed")
-    assert stage.starts()[1] == ["threads", "continue", token, "-x", "--stream-json", "--stream-json-input"]
-
-
-async def test_crash_the_backend_is_killed_in_a_turn_of_amp(stage: Stage) -> None:
-    """The turn is interrupted; the thread has the prompt, and goes on."""
-    async with stage.backend.client() as client:
-        talk = await Talk.begin(client, "amp")
-        await talk.ended()
-        await talk.send("slow 100")
-        await stage.backend.until(lambda: "slow 100" in next(stage.directory.glob("session-*")).read_text())
+        token = stage.row()["resume_token"]
+        copy = await talk.fork()
+        seen = await copy.send("slow 100")
+        await client.wait_event("session.message.delta", after=seen)
         await stage.backend.kill9()
     await stage.backend.start()
     async with stage.backend.client() as client:
+        await copy.follow(client)
+        assert (await copy.say("remember pear"))["state"] == "completed"
+        assert (await copy.said())[-1] == "I know apple pear, and say so."
         await talk.follow(client)
-        assert (await talk.status())["interrupted"]
-        assert (await talk.say("what?"))["state"] == "completed"
-        assert await talk.said() == ["remember apple", AMP_KNOWS, "slow 100", "what?", AMP_KNOWS]
+        await talk.say("what?")
+        assert (await talk.said())[-1] == KNOWS
+    forked, resumed, other = stage.starts()[1:]
+    assert forked[-3:] == ["--resume", token, "--fork-session"]
+    assert resumed[-2] == "--resume"
+    assert resumed[-1] != token
+    assert token in other
 
 
-async def test_tok_1_amp_does_not_know_the_thread(stage: Stage) -> None:
-    """It tells only when a prompt is there, and ends: the token is set aside, the prompt is not sent by itself."""
+async def test_a_session_that_cannot_be_copied_leaves_the_recap(stage: Stage) -> None:
+    """Claude Code has lost it: the new session begins empty, with the recap in its first prompt."""
     async with stage.backend.client() as client:
-        talk = await Talk.begin(client, "amp")
+        talk = await Talk.begin(client, "claude-code")
         await talk.ended()
-        await stage.backend.kill9()
-    stage.change("resume_token", NOBODYS)
-    await stage.backend.start()
-    async with stage.backend.client() as client:
-        await talk.follow(client)
-        assert (await talk.say("what?"))["state"] == "failed"
-        await client.wait_event("session.agent_changed", lambda changed: not changed["is_agent_running"])
-        status = await talk.status()
-        assert (status["queue_held"], status["acp_session_id"]) == ("token_rejected", "")
-        assert (await talk.notices()).count("rejected") == 1
-        assert NOBODYS not in json.dumps(await talk.transcript())
-        assert (await talk.say("what?"))["state"] == "completed"
-
-
-async def test_tok_13_amp_is_not_logged_in(stage: Stage) -> None:
-    """It would take the prompt for the code of a login; that fails, and the command for it is named."""
-    stage.set("login")
-    async with stage.backend.client() as client:
-        talk = await Talk.begin(client, "amp")
-        assert (await talk.ended())["state"] == "failed"
-        assert (await talk.status())["queue_held"] == "login_required"
-        notice = next(m for m in await talk.transcript() if m["metadata"].get("kind") == "login")
-        assert notice["metadata"]["command"] == "amp login"
-
-
-async def test_prompt_7_a_cancel_ends_amp(stage: Stage) -> None:
-    """It cannot be asked to stop, so its process is ended; the next message continues the thread."""
-    async with stage.backend.client() as client:
-        talk = await Talk.begin(client, "amp")
-        await talk.ended()
-        seen = await talk.send("slow 100")
-        await stage.backend.until(lambda: "slow 100" in next(stage.directory.glob("session-*")).read_text())
-        await talk.call("task.session.cancel")
-        assert (await talk.ended(after=seen))["state"] == "cancelled"
-        assert (await talk.say("what?"))["state"] == "completed"
-        assert (await talk.said())[-1] == AMP_KNOWS
-    assert stage.starts()[1][:2] == ["threads", "continue"]
+        (stage.directory / f"session-{stage.row()['resume_token']}.json").unlink()
+        copy = await talk.fork()
+        assert (await copy.say("what?"))["state"] == "completed"
+        assert (await copy.status())["how"] == "recap"
+    sessions = [path.read_text() for path in stage.directory.glob("session-*")]
+    assert any("remember apple" in text and "what?" in text for text in sessions)
