@@ -81,8 +81,8 @@ async def test_a_login_that_is_needed_is_told_with_its_command(backend: Backend,
     agent = FakeAgent(tmp_path / "agent", on={"session/new": refusal})
     code, steps = await check(backend, agent, 'login_hint = "my-agent login"')
     assert code == 1
-    assert list(steps) == ["new session, prompt"]
-    result, seen = steps["new session, prompt"]
+    assert list(steps) == ["initialize, new session"]
+    result, seen = steps["initialize, new session"]
     assert (result, seen.split(".")[0]) == ("failed", "login needed: run `my-agent login`")
 
 

@@ -22,12 +22,14 @@ from kandev.cli.output import Output
 from kandev.cli.plain import one_line
 from kandev.cli.run import Names
 from kandev.cli.scratch import ScratchBackend
+from kandev.cli.transcript_check import Before, transcript_fault
 from kandev.cli.wait import TurnEnd, TurnWaiter, first_message, turn_of, wait_for_resume
 from kandev.errors import KandevError, TimedOut
 
 STEP_S = 240.0  # for one step: a model may think, and an agent may unpack itself at its first start
 COUNT_TO = 500
 NOT_RESTORED = "memory is not restored; the conversation can be given as recap"
+_BEFORE_THE_AGENT = frozenset({"checking", "workspace"})
 NOBODYS_ID = "11111111-2222-4333-8444-555555555555"
 _QUIET = Output(as_json=True)
 
@@ -44,9 +46,13 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of an agent. `word` is what it was to remember, `prompts` what it was asked, in order."""
+    """What was seen of an agent. `word` is what it was to remember, `prompts` what it was asked, in order.
+
+    `version` is as the agent told it at `initialize`, '' where it did not.
+    """
 
     agent: str
+    version: str = ""
     word: str
     prompts: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -80,6 +86,7 @@ async def check_agent(
         await check.run()
     return Checked(
         agent=agent.name,
+        version=check.version,
         word=check.word,
         prompts=tuple(check.prompts),
         steps=tuple(check.steps),
@@ -100,14 +107,16 @@ class _Check:
         self._first_answer = ""
         self._partial = ""
         self._outcome: dict[str, Any] = {}
+        self.version = ""
         self.word = f"MARK-{secrets.token_hex(3)}"
-        self.prompts: list[str] = []
+        self.prompts = [f"Answer in a few words, and remember {self.word}"]
         self.steps: list[Step] = []
 
     async def run(self) -> None:
         session = self._agent.session
         by_command_line = bool(session.resume_flag or session.continue_session_cmd)
-        await self._step("new session, prompt", self._begin)
+        await self._step("initialize, new session", self._open)
+        await self._step("prompt", self._first_prompt)
         await self._step("kill in a turn", self._kill_in_turn)
         await self._step("start, open", self._reopen)
         if session.native_session_resume or by_command_line:
@@ -146,27 +155,45 @@ class _Check:
 
     # The steps
 
-    async def _begin(self) -> str:
+    async def _open(self) -> str:
         await self._backend.start()
-        text = f"Answer in a few words, and remember {self.word}"
-        self.prompts.append(text)
         async with self._client() as client:
             created = await client.call(
                 "task.create",
                 agent=self._agent.name,
-                description=text,
+                description=self.prompts[0],
                 repository_path=str(self._repository),
+                start=False,
                 client_task_id=new_client_id(),
             )
-            self._names = Names(task_id=created["task"]["id"], session_id=created["session"]["id"], typed="")
-            first = await first_message(client.call, self._names.session_id)
-        end = await self._turn_end(first)
-        self._first_answer = await self._completed(end)
+        self._names = Names(task_id=created["task"]["id"], session_id=created["session"]["id"], typed="")
+        async with self._follower() as follower:
+            ready_s = await self._started(follower)
         async with self._client() as client:
-            got = await client.call("task.session.get", session_id=self._names.session_id)
-        stages = got["resumes"][0]["stages"]
-        started = sum(duration for stage, duration in stages.items() if stage not in {"checking", "workspace"})
-        return f"ready after {started / 1000:.1f} s; {self._first_answer}"
+            about = await client.call("agent.check", name=self._agent.name)
+        self.version = str(about["version"])
+        seen = f"version {self.version or 'not told'}, {about['resumes']}, ready after {ready_s:.1f} s"
+        return _Note(f"{seen}. {about['warning']}") if about["warning"] else seen
+
+    async def _started(self, follower: Follower) -> float:
+        """Start the session and return the seconds until its agent was ready, its directory not counted."""
+        async for update in follower.updates():
+            if isinstance(update, Snapshot):
+                await follower.call("task.session.start", **self._names.both)
+            if not isinstance(update, Notification):
+                continue
+            if update.action == "session.resume.failed":
+                raise _StepFailed(await self._why(str(update.payload["message"])))
+            if update.action == "session.resume.completed":
+                stages: dict[str, float] = update.payload["stages"]
+                return sum(took for stage, took in stages.items() if stage not in _BEFORE_THE_AGENT) / 1000
+        raise AssertionError("a follower ends only by raising")
+
+    async def _first_prompt(self) -> str:
+        async with self._client() as client:
+            first = await first_message(client.call, self._names.session_id)
+        self._first_answer = await self._completed(await self._turn_end(first))
+        return self._first_answer
 
     async def _kill_in_turn(self) -> str:
         text = f"Count from 1 to {COUNT_TO}, one number a line, and use no tool for it."
@@ -213,25 +240,10 @@ class _Check:
         return await self._asked_for_the_word("it did not find the word in the recap")
 
     async def _transcript(self) -> str:
-        """Nothing of before the kill is there twice, and nothing is gone."""
         messages = await self._messages()
-        said = [message["content"] for message in messages if message["author_type"] == "user"]
-        if said != self.prompts:
-            raise _StepFailed(f"{len(self.prompts)} prompts were sent, and the transcript has {len(said)}: {said}")
-        # An agent may be called by nobody and speak: a greeting, a warning. What it repeats of a turn is a double.
-        strays = [message["content"] for message in messages if _is_answer(message) and not message["turn_id"]]
-        if doubled := [text for text in strays if text and text in {self._first_answer, self._partial}]:
-            raise _StepFailed(f"there twice: {doubled[0]}")
-        first = "\n\n".join(
-            message["content"].strip("\n")
-            for message in messages
-            if _is_answer(message) and message["turn_id"] == messages[0]["turn_id"]
-        )
-        if first != self._first_answer:
-            raise _StepFailed(f"the first answer was {self._first_answer!r} and is now {first!r}")
-        whole = "".join(message["content"] for message in messages if _is_answer(message))
-        if whole.count(self._partial.strip()) < 1:
-            raise _StepFailed(f"what was said before the kill is not there: {self._partial!r}")
+        before = Before(prompts=self.prompts, first_answer=self._first_answer, partial=self._partial)
+        if fault := transcript_fault(messages, before):
+            raise _StepFailed(fault)
         kept = ", what was cut off is kept" if self._partial else ""
         return f"{len(messages)} messages, none twice{kept}"
 
@@ -292,11 +304,16 @@ class _Check:
         """Return what the agent said in a turn that ended well; otherwise say why it did not."""
         if end.exit_code == 0:
             return end.text
+        raise _StepFailed(await self._why(end.why or end.stop_reason, f"the turn ended as {end.state}: "))
+
+    async def _why(self, said: str, beginning: str = "") -> str:
+        """Return why something failed: a login that is needed with its command, else what was said."""
         status = await self._status()
-        if status["needs"] == "login":
-            hint = f": run `{self._agent.login_hint}`" if self._agent.login_hint else ""
-            raise _StepFailed(f"login needed{hint}. It says: {status['error'] or end.why}")
-        raise _StepFailed(f"the turn ended as {end.state}: {end.why or status['error'] or end.stop_reason}")
+        said = str(status["error"] or said)
+        if status["needs"] != "login":
+            return f"{beginning}{said}"
+        hint = f": run `{self._agent.login_hint}`" if self._agent.login_hint else ""
+        return f"login needed{hint}. It says: {said}"
 
     async def _beginning(self, follower: Follower, text: str) -> str:
         """Send a prompt and return the beginning of its answer; '' when its turn ended without one in pieces."""
@@ -332,7 +349,3 @@ class _Check:
             page = await client.call("message.list", session_id=self._names.session_id, after=0, limit=200)
         messages: list[dict[str, Any]] = page["messages"]
         return messages
-
-
-def _is_answer(message: dict[str, Any]) -> bool:
-    return (message["author_type"], message["type"]) == ("agent", "message")

@@ -47,7 +47,8 @@ def check(*, name: str, as_json: bool) -> None:
         rows = [(MARKS[step.result], step.step, f"{step.seconds:.1f} s", step.seen) for step in checked.steps]
         out.table(value, ("", "STEP", "TIME", "SEEN"), rows, empty="")
         if checked.passed:
-            out.note(f"{name}: all that its flags promise works ({static.path}).")
+            version = f" {checked.version}" if checked.version else ""
+            out.note(f"{name}{version}: all that its flags promise works ({static.path}).")
     if not checked.passed:
         raise SystemExit(FAILED)
 
