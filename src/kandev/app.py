@@ -371,6 +371,14 @@ class Backend:
         return {row["state"]: row["n"] for row in self.store.database.all("sessions_by_state_count")}
 
 
+class Settling(Backend):
+    """A backend that settles what an older one left, as every start does, but starts no agent and sends nothing."""
+
+    def __init__(self, config: Config, database: SqliteDatabase) -> None:
+        super().__init__(config, database)
+        self.executor.stopping = True
+
+
 async def run(config: Config) -> int:
     """Serve until SIGTERM or SIGINT; return the exit code."""
     gc.freeze()  # modules and classes stay for good: no collection goes through them again

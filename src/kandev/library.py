@@ -170,7 +170,7 @@ class Session:
         """Yield the transcript in order. No agent is needed for it."""
         after, more = 0, True
         while more:
-            page, more = await self._backend.messages.list(self.id, before=None, after=after, limit=_PAGE)
+            page, more, _ = await self._backend.messages.list(self.id, before=None, after=after, limit=_PAGE)
             for message in page:
                 after = message.seq or after
                 yield message

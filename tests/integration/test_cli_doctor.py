@@ -139,9 +139,9 @@ def test_sessions_that_need_somebody_are_told(database: Home) -> None:
     add_session(database, "running", "RUNNING")
     add_session(database, "parked", "WAITING_FOR_INPUT", parked_reason="ended five times")
     add_session(database, "failed", "FAILED", error_message="no such command")
-    code, findings = examine("--fix")
+    code, findings = examine()
     assert code == 0
-    assert about(findings, "session", "running (demo) was running")["mend"]
+    assert about(findings, "session", "running (demo) is RUNNING, but its backend ended")["mend"]
     assert "kandev recover parked" in about(findings, "session", "ended five times")["mend"]
     assert about(findings, "session", "no such command")["level"] == "note"
     assert "kandev/x" in about(findings, "session", "running: the folder /nowhere")["mend"]
@@ -199,7 +199,7 @@ def test_proc_2_processes_that_outlived_their_backend_are_ended(
     database: Home, sleeper: subprocess.Popen[bytes]
 ) -> None:
     """They are proven by identity; without --fix they are only named."""
-    add_session(database, "s", "RUNNING", instance="i1")
+    add_session(database, "s", "WAITING_FOR_INPUT", instance="i1")
     leave_behind(database, "i1", sleeper.pid)
     _, findings = examine()
     assert str(sleeper.pid) in about(findings, "process")["text"]

@@ -232,7 +232,7 @@ async def test_prompt_4_a_line_that_was_never_begun_goes_out_after_a_kill(killab
 
 
 async def test_prompt_4_a_line_that_was_begun_is_a_persons_decision(conversation: Conversations) -> None:
-    """The agent dies over a prompt: interrupted and held; "send again" sends it once more, however often pressed."""
+    """The agent dies over a prompt: interrupted and held; "send again" sends it once more, however often asked."""
     session = await conversation(on={"session/prompt": {"match": "deadly", "times": 1, "steps": [{"die": 3}]}})
     await session.begin()
     await session.send("deadly")
@@ -241,8 +241,11 @@ async def test_prompt_4_a_line_that_was_begun_is_a_persons_decision(conversation
     await session.event("message.queue.changed", held="interrupted")
     assert session.agent.prompts() == ["first", "deadly"]
     session.forget()
-    again = [(await session.call("turn.send_again", turn_id=turn["id"]))["message"] for _ in range(3)]
-    assert len({message["id"] for message in again}) == 1
+    again = (await session.call("turn.send_again", turn_id=turn["id"]))["message"]
+    for _ in range(2):
+        with pytest.raises(CallFailed) as refused:
+            await session.call("turn.send_again", turn_id=turn["id"])
+        assert (refused.value.reason, refused.value.details["message_id"]) == ("already_sent", again["id"])
     assert (await session.turn_ended())["state"] == "completed"
     assert session.agent.prompts() == ["first", "deadly", "deadly"]
     assert (await session.status())["interrupted"] is False

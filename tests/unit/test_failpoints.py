@@ -38,7 +38,6 @@ PASSED_ON = {
     "runtimes/fork_client.py:_start": Name("", "_start"),
     "runtimes/fork_client.py:start_cold": Name("", "start_cold"),
     "runtimes/local.py:LocalInstances._start": Name("self", "_start"),
-    "runtimes/standalone.py:StandaloneRuntime._start": Name("self", "_start"),
     "worktrees/program.py:run_program": Name("", "run_program"),
     "worktrees/preparation.py:Preparation.run": Name("_preparation", "run"),
     "worktrees/git.py:Git._run": Name("self", "_run"),
@@ -54,6 +53,7 @@ ELSEWHERE = {
     "agentctl/stdin.py:StdinWriter._write": "goes on with what `_begin` announced; that has the one before",
     "lifecycle/forking.py:_copied": "what it makes is the agent's; a start that is cut short makes another copy",
     "worktrees/git.py:Git.ask": "git is only asked something; nothing is changed",
+    "orchestrator/installed_version.py:_words": "a program is asked for its version; nothing is stored of it",
     "orchestrator/hooks.py:Hooks._run": "a command of the user's, of which nothing is stored and nothing depends on it",
 }
 """FILE:FUNCTION of what has its failpoints elsewhere, or needs none, and why."""

@@ -84,6 +84,7 @@ export interface ResumeOutcome {
   readonly error: string;
   readonly stages: Readonly<Record<string, number>>;
   readonly replayed: Readonly<Record<string, number>>;
+  readonly after_seq: number;
 }
 
 export interface SessionView {

@@ -9,13 +9,13 @@ from kandev.cli.attach import attach
 from kandev.cli.doctor import doctor
 from kandev.cli.records import export, history, logs
 from kandev.cli.serve import demo, demo_agent, open_page, serve
-from kandev.cli.sessions import answer, cancel, queue, recover, resume, send, status, stop
+from kandev.cli.sessions import answer, cancel, queue, recover, resume, send, send_again, status, stop
 from kandev.cli.tasks import complete, ls, new, rm, search, show
 
 _SECTIONS = {
     "The backend": (serve, open_page, demo, doctor, config, version),
     "Tasks": (new, ls, show, complete, rm, search),
-    "Sessions": (attach, send, status, resume, recover, answer, queue, cancel, stop),
+    "Sessions": (attach, send, send_again, status, resume, recover, answer, queue, cancel, stop),
     "Records": (history, export, logs),
     "Agents": (agents, runtimes, demo_agent),
 }

@@ -37,6 +37,7 @@ def doctor(*, fix: bool, as_json: bool) -> None:
 def _examine() -> "Iterator[Finding]":
     from kandev.cli.doctor_agents import check_agents
     from kandev.cli.doctor_home import backend_pid, check_backend, check_home, check_machine
+    from kandev.cli.doctor_mending import Alone, Connected
     from kandev.cli.doctor_state import check_state
     from kandev.cli.finding import Finding
     from kandev.config import load_config
@@ -54,4 +55,6 @@ def _examine() -> "Iterator[Finding]":
     if config is not None:
         yield from check_backend(home, config)
         yield from check_agents(config, home)
-    yield from check_state(home, backend_runs=backend_pid(home) != 0)
+    backend_runs = backend_pid(home) != 0
+    mending = Connected() if backend_runs else Alone(home, config)
+    yield from check_state(home, mending, backend_runs=backend_runs)

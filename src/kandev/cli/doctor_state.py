@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import sqlite3
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import kandev.store
 from kandev.agentctl.platform import is_alive
+from kandev.cli.doctor_mending import Mending
 from kandev.cli.finding import Finding
 from kandev.domain.models import HoldReason
 from kandev.errors import Conflict
@@ -20,7 +22,8 @@ from kandev.store.migrator import check_owner, load_migrations
 _BUSY_S = 5.0
 _MIGRATIONS = Path(kandev.store.__file__).parent / "migrations"
 _SESSIONS = """
-SELECT s.id, s.agent, s.state, s.parked_reason, s.queue_held, s.error_message, e.worktree_path, e.worktree_branch,
+SELECT s.id, s.task_id, s.agent, s.runtime, s.state, s.parked_reason, s.queue_held, s.error_message,
+       e.worktree_path, e.worktree_branch,
        (SELECT count(*) FROM queued_prompts q WHERE q.session_id = s.id) AS queued
 FROM task_sessions s LEFT JOIN executors_running e ON e.session_id = s.id
 WHERE s.state <> 'COMPLETED' ORDER BY s.created_at
@@ -28,8 +31,8 @@ WHERE s.state <> 'COMPLETED' ORDER BY s.created_at
 _ACTIVE = ("STARTING", "RUNNING", "WAITING_FOR_INPUT")
 
 
-def check_state(home: Home, *, backend_runs: bool) -> Iterator[Finding]:
-    """Look at the database and at what its rows name. Only reads; a running backend is not disturbed."""
+def check_state(home: Home, mending: Mending, *, backend_runs: bool) -> Iterator[Finding]:
+    """Look at the database and at what its rows name. Only reads; `mending` is what the findings' fixes do."""
     if not home.database.exists():
         yield Finding(check="database", level="note", text="is not there yet; `kandev serve` makes it.")
         return
@@ -37,7 +40,7 @@ def check_state(home: Home, *, backend_runs: bool) -> Iterator[Finding]:
         check_owner(home.database)
         with contextlib.closing(open_read_only(home.database)) as connection:
             yield from _database(connection, home)
-            yield from _sessions(connection, backend_runs=backend_runs)
+            yield from _sessions(connection, mending)
             runtimes = _instances(connection)
     except Conflict as error:
         yield Finding(check="database", level="problem", text=error.message)
@@ -79,20 +82,22 @@ def _database(connection: sqlite3.Connection, home: Home) -> Iterator[Finding]:
         yield Finding(check="database", level="ok", text=f"{size:,.0f} KB, version {version}")
 
 
-def _sessions(connection: sqlite3.Connection, *, backend_runs: bool) -> Iterator[Finding]:
-    for row in connection.execute(_SESSIONS):
-        yield from _session(row, backend_runs=backend_runs)
+def _sessions(connection: sqlite3.Connection, mending: Mending) -> Iterator[Finding]:
+    for row in connection.execute(_SESSIONS).fetchall():  # all, because a fix writes
+        yield from _session(row, mending)
 
 
-def _session(row: Mapping[str, Any], *, backend_runs: bool) -> Iterator[Finding]:
+def _session(row: Mapping[str, Any], mending: Mending) -> Iterator[Finding]:
     short, agent = str(row["id"])[:8], row["agent"]
-    if row["state"] in {"STARTING", "RUNNING"} and not backend_runs:
-        text = f"{short} ({agent}) was {row['state'].lower()} when the backend ended; its turn may be cut off."
-        yield Finding(check="session", level="note", text=text, mend="kandev serve settles it and says what was kept.")
+    if row["state"] in {"STARTING", "RUNNING"} and (why := mending.why_stuck(row)):
+        text = f"{short} ({agent}) is {row['state']}, but {why}. Its turn may be cut off; what was said is kept."
+        fix = partial(mending.settle, row["task_id"], row["id"])
+        yield Finding(check="session", level="warning", text=text, mend=mending.settles.format(short), fix=fix)
     if row["parked_reason"]:
         text = f"{short} ({agent}) is parked: {row['parked_reason']}"
         mend = f"kandev logs {short}; then: kandev recover {short} --action resume"
-        yield Finding(check="session", level="warning", text=text, mend=mend)
+        fix = partial(mending.unpark, row["task_id"], row["id"])
+        yield Finding(check="session", level="warning", text=text, mend=mend, fix=fix)
     elif row["queue_held"] and row["queued"]:
         text = f"{short} ({agent}) has {row['queued']} messages that wait for you ({row['queue_held']})."
         resume = f"kandev resume {short}, once the login is there"

@@ -152,6 +152,39 @@ async def send(
         raise TimedOut(f"No answer came in time: your message may be saved, or not. Look with: {look}") from None
 
 
+@click.command("send-again")
+@id_argument
+@click.option("--turn", "turn_id", metavar="TURN", help="Which turn; see: kandev show. Default: the newest.")
+@wait_options
+@backend_command
+async def send_again(
+    context: Connected, *, prefix: str, turn_id: str | None, wait: bool, timeout: float | None, permissions: str | None
+) -> int:
+    """Send the prompt of a turn that was cut off once more.
+
+    Never done by itself: the agent may have carried out a part of it. A turn that was sent again already is refused.
+    """
+    names = await context.names(prefix)
+    turn = turn_id or await _newest_turn(context, names)
+    answer = await context.client.call("turn.send_again", session_id=names.session_id, turn_id=turn)
+    saved = str(answer["message"]["id"])
+    if not wait:
+        context.out.result(answer, f"Saved as message {saved}. Follow it with: kandev attach {prefix}")
+        return 0
+
+    async def begun(_call: "Call") -> tuple[str, dict[str, Any]]:
+        return saved, answer
+
+    return await finish_turn(context, names, begun, timeout=timeout, permissions=permissions)
+
+
+async def _newest_turn(context: Connected, names: Names) -> str:
+    status = await context.client.call("task.session.status", **names.both)
+    if status["last_turn"] is None:
+        raise NotFound("This session has no turn yet.")
+    return str(status["last_turn"]["id"])
+
+
 async def finish_turn(
     context: Connected,
     names: Names,

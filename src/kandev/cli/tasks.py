@@ -9,9 +9,10 @@ from kandev.cli.options import id_argument, text_or_stdin, wait_options
 from kandev.cli.plain import one_line
 from kandev.cli.run import CANCELLED, Connected, Names, backend_command
 from kandev.cli.sessions import finish_turn
-from kandev.cli.words import needs_line, resume_words, stages_line
+from kandev.cli.words import interrupted_lines, needs_line, offer_lines, outcome_lines
 from kandev.errors import KandevError
 
+_OFFERS = 50  # messages from the end in which an offer is looked for
 _SHORT = 8  # digits of an id in a table; any beginning that is not ambiguous is taken
 
 
@@ -130,7 +131,7 @@ def _row(task: dict[str, Any]) -> tuple[str, ...]:
 @id_argument
 @backend_command
 async def show(context: Connected, *, prefix: str) -> None:
-    """Show a task, its session, and how each resume went."""
+    """Show a task, its session, how each resume went, and which turns were cut off."""
     import asyncio
 
     names = await context.names(prefix)
@@ -139,14 +140,12 @@ async def show(context: Connected, *, prefix: str) -> None:
         context.client.call("task.session.get", session_id=names.session_id),
         context.client.call("task.session.status", **names.both),
     )
-    interrupted = await _interrupted(context, names.session_id)
-    value = {**task, **got, "status": status, "interrupted_turns": interrupted}
-    context.out.result(value, *_show_lines(task["task"], got, status, interrupted, names))
+    newest = await context.client.call("message.list", session_id=names.session_id, limit=_OFFERS)
+    offers = [f"  {line}" for line in offer_lines(newest["messages"], names.typed)]
+    context.out.result({**task, **got, "status": status}, *_show_lines(task["task"], got, status, names), *offers)
 
 
-def _show_lines(
-    task: dict[str, Any], got: dict[str, Any], status: dict[str, Any], interrupted: list[dict[str, Any]], names: Names
-) -> list[str]:
+def _show_lines(task: dict[str, Any], got: dict[str, Any], status: dict[str, Any], names: Names) -> list[str]:
     session = got["session"]
     running = "running" if status["is_agent_running"] else "not running"
     lines = [
@@ -162,23 +161,11 @@ def _show_lines(
         lines.append(f"  error      {one_line(str(status['error']), 300)}")
     if need := needs_line(status, names.typed):
         lines.append(f"  {need}")
-    for outcome in got.get("resumes") or []:
-        first, *more = resume_words(outcome, names.typed)
-        lines.append(f"  {outcome['started_at']}  {first}")
-        lines += [f"    {line}" for line in more]
-        if outcome.get("stages"):
-            lines.append(f"    {stages_line(outcome['stages'])}")
-    lines += [
-        f"  turn {turn['turn_id']} was cut off at {turn['created_at']}: {one_line(str(turn['content']), 200)}"
-        for turn in interrupted
-    ]
+    blocks = [outcome_lines(outcome, names.typed) for outcome in got["resumes"]]
+    blocks += [interrupted_lines(turn, names.typed) for turn in got["interrupted_turns"]]
+    for first, *more in blocks:
+        lines += [f"  {first}", *(f"    {line}" for line in more)]
     return lines
-
-
-async def _interrupted(context: Connected, session_id: str) -> list[dict[str, Any]]:
-    """Return the marks of interrupted turns among the last 200 messages."""
-    page = await context.client.call("message.list", session_id=session_id, limit=200)
-    return [one for one in page["messages"] if (one.get("metadata") or {}).get("kind") == "interrupted"]
 
 
 @click.command()

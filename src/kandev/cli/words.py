@@ -3,7 +3,7 @@
 The page uses the same words for the same moments. Scripts read `--json` and the exit code, never these.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kandev.cli.plain import one_line
@@ -55,12 +55,28 @@ _REASONS: Mapping[str, str] = {
     "in_use": "The conversation is kept. Close the other program, then: kandev resume {id}",
     "already_resolved": "See what is still open with: kandev status {id}",
     "expired": "The question was asked before a restart. Ask the agent to go on: kandev send {id} 'go on'",
-    "already_sent": "It cannot be taken back; cancel the turn with: kandev cancel {id}",
+    "already_sent": "See what became of it with: kandev show {id}; a turn that runs ends with: kandev cancel {id}",
     "uncommitted_changes": "Nothing was removed. Commit them, or remove them as well with: kandev rm {id} --force",
     "unmerged_commits": "Nothing was removed. To lose those commits: kandev rm {id} --delete-branch --force",
     "disk_full": "What was saved is safe. Make room, then try again.",
     "stopping": "Nothing was lost. Start the backend again with: kandev serve",
 }
+
+_ACTIONS: Mapping[str, str] = {
+    "resume": "try again: kandev recover {id} --action resume",
+    "recap": "go on with a summary: kandev recover {id} --action recap",
+    "fresh_start": "start fresh: kandev recover {id} --action fresh_start",
+    "retry_token": "try the earlier conversation again: kandev recover {id} --action retry_token",
+    "queue_resume": "go on as it is: kandev queue {id} --resume",
+}
+
+_DECISIONS: Mapping[str, str] = {
+    "interrupted": "kandev show {id} tells what was cut; then kandev send {id} TEXT, or kandev send-again {id}",
+    "token_rejected": "kandev recover {id} --action recap, fresh_start or retry_token; or kandev send {id} TEXT",
+    "parked": "kandev logs {id}; then kandev recover {id} --action resume",
+    "mode_not_restored": "kandev queue {id} --resume goes on all the same; or kandev send {id} TEXT",
+}
+"""By why the queue is held."""
 
 HELD: Mapping[str, str] = {
     "cancelled": "held since the turn was cancelled",
@@ -94,6 +110,46 @@ def resume_words(outcome: Mapping[str, Any], session: str) -> list[str]:
         lines.append(kept)
     if how == "idle":
         lines.append(f"Send a summary with your next message: kandev recover {session} --action recap")
+    return lines
+
+
+def outcome_lines(outcome: Mapping[str, Any], session: str) -> list[str]:
+    """Return all that is stored of a start: how and why, what was lost, the stages, and what the agent repeated."""
+    first, *more = resume_words(outcome, session)
+    how, reason = str(outcome.get("how") or "failed"), one_line(str(outcome.get("reason") or ""))
+    lines = [f"{outcome['started_at']}  {first}", f"how: {how}" + (f" ({reason})" if reason else ""), *more]
+    if stages := outcome.get("stages"):
+        lines.append(f"stages: {stages_line(stages)}")
+    if replayed := outcome.get("replayed"):
+        counts = ", ".join(f"{count} {one_line(kind)}" for kind, count in replayed.items())
+        lines.append(f"repeated while it restored, and not stored again: {counts}")
+    elif how == "native":
+        lines.append("repeated while it restored: nothing")
+    return lines
+
+
+def interrupted_lines(turn: Mapping[str, Any], session: str) -> list[str]:
+    """Return what is known of a turn that was cut, and how its prompt is sent again."""
+    lines = [
+        f"turn {turn['turn_id']} was cut off at {turn['ended_at']}. Text up to there is kept.",
+        f"you had asked: {one_line(str(turn['prompt']), 200)}",
+    ]
+    calls = [f"{one_line(str(call['title']), 120)} ({call['kind']})" for call in turn["tool_calls"]]
+    lines.append(f"may have run, or not: {'; '.join(calls)}" if calls else "no tool call was under way")
+    if sent := turn["sent_again"]:
+        return [*lines, f"sent again as message {sent}"]
+    return [*lines, f"not sent again by itself; send it with: kandev send-again {session} --turn {turn['turn_id']}"]
+
+
+def offer_lines(messages: Sequence[Mapping[str, Any]], session: str) -> list[str]:
+    """Return what the transcript offers since a person last wrote, with the commands."""
+    since = max((i for i, one in enumerate(messages) if one["author_type"] == "user"), default=-1)
+    lines = []
+    for one in messages[since + 1 :]:
+        metadata = one.get("metadata") or {}
+        commands = [_ACTIONS[action].format(id=session) for action in metadata.get("actions", ()) if action in _ACTIONS]
+        if one["author_type"] == "system" and commands and metadata.get("kind") != "interrupted":
+            lines += [f"{one['created_at']}  {one_line(str(one['content']), 400)}", *(f"  {line}" for line in commands)]
     return lines
 
 
@@ -131,6 +187,8 @@ def needs_line(status: Mapping[str, Any], session: str) -> str:
     command = {
         "permission": f"kandev attach {session} (or: kandev answer {session} OPTION)",
         "login": f"{_login_command(status)}; then: kandev resume {session}",
-        "decision": f"kandev status {session}; then kandev send {session} TEXT or kandev recover {session}",
+        "decision": _DECISIONS.get(
+            str(status.get("queue_held") or ""), "kandev logs {id}; then kandev recover {id} --action resume"
+        ).format(id=session),
     }.get(needs, f"kandev attach {session}")
     return f"{words}: {command}"

@@ -284,7 +284,8 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True):
 class ResumeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """How one resume went: `how` is native, injection, recap, fresh, idle, attached or already_running; or it failed.
 
-    `stages` maps a stage's name to its duration in milliseconds.
+    `stages` maps a stage's name to its duration in milliseconds; `replayed` a kind of update to how many of it the
+    agent repeated while it restored. `after_seq` is the place in the transcript behind which the start belongs.
     """
 
     id: str
@@ -298,6 +299,7 @@ class ResumeOutcome(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     stages: dict[str, float] = {}
     replayed: dict[str, int] = {}
+    after_seq: int = 0
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):

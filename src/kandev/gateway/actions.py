@@ -102,10 +102,11 @@ async def session_list(context: Context, request: r.TaskRef) -> Payload:
 
 
 async def session_get(context: Context, request: r.SessionRef) -> Payload:
-    """Return a session with the outcome of each of its resumes."""
+    """Return a session with the outcome of each of its resumes, and the turns that were cut."""
     session, resumes = await context.backend.tasks.get_session(request.session_id)
     _check_task(request, session.task_id)
-    return {"session": session, "resumes": resumes}
+    interrupted = await context.backend.messages.interrupted(request.session_id)
+    return {"session": session, "resumes": resumes, "interrupted_turns": interrupted}
 
 
 async def session_start(context: Context, request: r.SessionRef) -> Payload:

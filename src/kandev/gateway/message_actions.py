@@ -16,12 +16,12 @@ async def message_add(context: Context, request: r.MessageAdd) -> Payload:
 
 
 async def message_list(context: Context, request: r.MessageList) -> Payload:
-    """Return a page of the transcript, ascending."""
+    """Return a page of the transcript, ascending, and how the agent came up within it."""
     limit = request.limit or MESSAGES_PER_PAGE
-    messages, has_more = await context.backend.messages.list(
+    page = await context.backend.messages.list(
         request.session_id, before=request.before, after=request.after, limit=limit
     )
-    return {"messages": messages, "has_more": has_more}
+    return page._asdict()
 
 
 async def message_get(context: Context, request: r.MessageRef) -> Payload:
@@ -56,7 +56,7 @@ async def queue_resume(context: Context, request: r.SessionRef) -> Payload:
 
 
 async def turn_send_again(context: Context, request: r.TurnRef) -> Payload:
-    """Queue the prompt of an interrupted turn once more."""
+    """Queue the prompt of an interrupted turn once more; CONFLICT already_sent the second time."""
     return {"message": await context.backend.messages.send_again(request.session_id, request.turn_id)}
 
 

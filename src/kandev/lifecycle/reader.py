@@ -4,13 +4,13 @@ The same reader goes through a live stream and through what a killed backend lef
 whatever would be sent is left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kandev.agentctl import records
 from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import Message, PermissionState
-from kandev.lifecycle.batch import Applied, Batch
+from kandev.lifecycle.batch import Applied, Batch, Change
 from kandev.lifecycle.effects import (
     AcpSessionCreated,
     AgentExited,
@@ -30,6 +30,7 @@ from kandev.lifecycle.transcript import AGENT_STATE, TEXT_TYPES, Transcript
 from kandev.protocols import acp
 from kandev.protocols.dialect import Burst, Event, SessionNamed
 from kandev.store.database import Tx
+from kandev.store.rows import to_json
 
 SAID_NOTHING = frozenset({"available_commands_update", "current_mode_update", "config_option_update"})
 MIB = 1 << 20
@@ -117,6 +118,8 @@ class Reader:
         """Open the gate for a turn: its prompt is the next line, and what the agent says from here on belongs to it."""
         state = self.state
         self.transcript.begin_turn(turn_id)
+        if state.phase is not Phase.LIVE and state.replayed:
+            self.batch.add(self._replayed(dict(state.replayed)))
         state.phase = Phase.LIVE
         state.turn_accepted, state.turn_injected = False, injected
         state.turn_said, state.turn_usage = False, {}
@@ -126,6 +129,15 @@ class Reader:
             tx.run("turn_set_line", id=turn_id, line=line)
 
         self.batch.add(set_line)
+
+    def _replayed(self, counts: Mapping[str, int]) -> Change:
+        """Store again what a restore repeated: some agents answer first, and repeat afterwards (HIST-1)."""
+        key = {"session_id": self.ref.session_id, "agent_execution_id": self.ref.execution_id}
+
+        def change(tx: Tx, _applied: Applied) -> None:
+            tx.run("resume_set_replayed", **key, replayed=to_json(counts))
+
+        return change
 
     def begin_request(self, method: str, turn_id: str = "", mode: str = "") -> int:
         """Give out the id of a request of ours, and remember what it is for."""

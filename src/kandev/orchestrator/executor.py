@@ -90,7 +90,8 @@ class Executor:
         start = self._starts.get(session_id)
         if start is None:
             session = self._store.session(session_id)
-            start = Start(session_id, session.task_id, self._services.publish)
+            last = self._store.last_seq(session_id)
+            start = Start(session_id, session.task_id, self._services.publish, after_seq=last)
             self._starts[session_id] = start
             self._services.spawn(self._run(start), f"start {session_id}")
         return start

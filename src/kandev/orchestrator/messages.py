@@ -1,7 +1,7 @@
 """Messages and the queue: what a person wrote is durable before it is acknowledged (PROMPT-1)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +12,7 @@ from kandev.domain.models import (
     HoldReason,
     Message,
     QueuedPrompt,
+    ResumeOutcome,
     SessionState,
     TaskSession,
     TurnState,
@@ -20,15 +21,29 @@ from kandev.domain.models import (
 )
 from kandev.errors import Conflict, NotFound, SessionEnded
 from kandev.orchestrator.transitions import hold_queue, queue_event, rest_task
+from kandev.orchestrator.views import InterruptedTurn, UnknownToolCall
 from kandev.protocols.jsonrpc import clean_text
 from kandev.store.database import Tx
-from kandev.store.rows import message_args
+from kandev.store.rows import from_row, message_args
 from kandev.store.store import Store
 
 EXPORT_PAGE = 200
 NEWEST = 1 << 62
 SEARCH_LIMIT = 50
+AGAIN = "again-"
+"""Before the id of a turn: the client id of the message that sends its prompt again."""
+INTERRUPTED_LIMIT = 10
+TOOL_CALLS_LIMIT = 50
+PROMPT_CHARS = 500
 SENDABLE_AGAIN = frozenset({TurnState.INTERRUPTED, TurnState.FAILED, TurnState.CANCELLED})
+
+
+class Page(NamedTuple):
+    """A page of a transcript. `resumes` are the starts that belong behind its messages, newest first."""
+
+    messages: Sequence[Message]
+    has_more: bool
+    resumes: Sequence[ResumeOutcome]
 
 
 class MessageService:
@@ -62,16 +77,20 @@ class MessageService:
     def _known(self, session_id: str, client_message_id: str | None) -> Message | None:
         return self._store.message_by_client(session_id, client_message_id) if client_message_id else None
 
-    async def list(
-        self, session_id: str, *, before: int | None, after: int | None, limit: int
-    ) -> tuple[Sequence[Message], bool]:
+    async def list(self, session_id: str, *, before: int | None, after: int | None, limit: int) -> Page:
         """Return messages ascending, and whether more lie in that direction. Without a cursor: the newest page."""
         session = self._store.session(session_id)
         if after is not None:
-            page = self._store.messages_after(session.id, after=after, limit=limit + 1)
-            return page[:limit], len(page) > limit
-        page = self._store.messages_before(session.id, before=NEWEST if before is None else before, limit=limit + 1)
-        return page[-limit:], len(page) > limit
+            found = self._store.messages_after(session.id, after=after, limit=limit + 1)
+            page, has_more = found[:limit], len(found) > limit
+            first, last = after, _place(page[-1]) - 1 if has_more else NEWEST
+        else:
+            end = NEWEST if before is None else before
+            found = self._store.messages_before(session.id, before=end, limit=limit + 1)
+            page, has_more = found[-limit:], len(found) > limit
+            first, last = _place(page[0]) if has_more else 0, end - 1
+        resumes = self._store.resumes_behind(session.id, first=first, last=last)
+        return Page(messages=page, has_more=has_more, resumes=resumes)
 
     async def get(self, message_id: str) -> Message:
         """Return one message whole."""
@@ -113,7 +132,11 @@ class MessageService:
         self._kick(session_id)
 
     async def send_again(self, session_id: str, turn_id: str) -> Message:
-        """Send the prompt of a turn that was cut, as a new message: a person's decision, never automatic (PROMPT-4)."""
+        """Send the prompt of a turn that was cut, as a new message: a person's decision, never automatic (PROMPT-4).
+
+        Raises Conflict: not_possible for a turn that ended in order, already_sent (with the message_id) for one that
+        was sent again before, unless that message was withdrawn since.
+        """
         turn = self._store.turn(turn_id)
         if turn.session_id != session_id:
             raise NotFound(f"There is no turn {turn_id} in this session.", id=turn_id)
@@ -121,8 +144,37 @@ class MessageService:
             raise Conflict(f"The turn is {turn.state}; there is nothing to send again.", reason="not_possible")
         prompt = self._store.message(turn.message_id)
         session = self._store.session(session_id)
-        # One repetition for a turn, however often the button is pressed.
-        return await self.add(session.task_id, session_id, prompt.content, f"again-{turn_id}")
+        again = f"{AGAIN}{turn_id}"
+        if (sent := self._known(session_id, again)) is not None:
+            raise Conflict("This prompt was sent again already.", reason="already_sent", message_id=sent.id)
+        # Two at once: the id makes one message of them.
+        return await self.add(session.task_id, session_id, prompt.content, again)
+
+    async def interrupted(self, session_id: str) -> Sequence[InterruptedTurn]:
+        """Return the turns that were cut, newest first, at most ten: what was asked, and what may have run."""
+        database = self._store.database
+        rows = await database.scan("turns_interrupted", session_id=session_id, again=AGAIN, limit=INTERRUPTED_LIMIT)
+        return [
+            InterruptedTurn(
+                turn_id=row["turn_id"],
+                started_at=row["started_at"],
+                ended_at=row["ended_at"],
+                message_id=row["message_id"],
+                prompt=row["prompt"][:PROMPT_CHARS],
+                tool_calls=[
+                    from_row(UnknownToolCall, call)
+                    for call in await database.scan(
+                        "turn_tool_calls_unknown",
+                        session_id=session_id,
+                        turn_id=row["turn_id"],
+                        place=row["place"] or 0,
+                        limit=TOOL_CALLS_LIMIT,
+                    )
+                ],
+                sent_again=row["sent_again"],
+            )
+            for row in rows
+        ]
 
     async def export(self, session_id: str) -> AsyncIterator[bytes]:
         """Yield a session as JSON lines: the session, then its messages in order."""
@@ -133,6 +185,10 @@ class MessageService:
             for message in page:
                 yield msgspec.json.encode({"kind": "message", "message": message}) + b"\n"
                 after = message.seq or after
+
+
+def _place(message: Message) -> int:
+    return message.seq or 0
 
 
 def refuse_ended(session: TaskSession) -> None:

@@ -25,6 +25,8 @@ ON_PURPOSE = {
     "cancel_by_end": "This agent has no way to be asked for that, so it was ended; the next message brings it back.",
     "cancel_forced": "The agent did not end the turn when asked, and was ended by force.",
 }
+NEWEST = 1 << 62
+KEPT_TIMES = 20
 _AFTER_REJECTION = (
     "The transcript here is complete; the agent's own memory of it is not available. Your next message starts a new "
     "agent session; or continue with a recap, or try the old session again."
@@ -32,7 +34,9 @@ _AFTER_REJECTION = (
 
 
 def write_notice(tx: Tx, message: Message, task_id: str) -> Event:
-    """Store a notice in its place; return what is published."""
+    """Store a notice in its place, or what it says now; return what is published."""
+    if tx.run("message_update", **message_args(message)):
+        return message_event("session.message.updated", message, task_id)
     tx.run("message_insert", **message_args(message))
     return message_event("session.message.added", message, task_id)
 
@@ -50,6 +54,31 @@ def placed_notice(store: Store, session_id: str, notice: Notice, *, turn_id: str
         content=notice.content,
         metadata=notice.metadata,
         created_at=stamp,
+        updated_at=stamp,
+    )
+
+
+def placed_or_counted(store: Store, session_id: str, notice: Notice) -> Message:
+    """The same, where a start that fails again and again says so once: the last message, if it is of the same kind.
+
+    `metadata.at` has the times, the last twenty; `metadata.times` how many there were. Content and details are the
+    newest ones. Each start has its own outcome besides.
+    """
+    last = next(iter(store.messages_before(session_id, before=NEWEST, limit=1)), None)
+    return counted(last, notice) or placed_notice(store, session_id, notice)
+
+
+def counted(last: Message | None, notice: Notice) -> Message | None:
+    """Return `last` with one more of what it tells, or None where it tells something else."""
+    if last is None or last.author_type != "system" or last.metadata.get("kind") != notice.metadata.get("kind"):
+        return None
+    stamp = now()
+    times = last.metadata.get("times", 1) + 1
+    at = [*last.metadata.get("at", [last.created_at]), stamp][-KEPT_TIMES:]
+    return msgspec.structs.replace(
+        last,
+        content=f"{notice.content} That happened {times} times in a row, first at {last.created_at}.",
+        metadata={**notice.metadata, "times": times, "at": at},
         updated_at=stamp,
     )
 

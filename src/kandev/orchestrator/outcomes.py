@@ -61,7 +61,7 @@ async def record_failure(
     login = known_agents.login_of(store, session.id)
     cause = cause_of(error, start, login=_asks_for_login(error))
     notice = _notice(cause, error, login=login)
-    said = [notices.placed_notice(store, session.id, notice)] if notice else []
+    said = [notices.placed_or_counted(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
         said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
     stored = start.outcome(error=error.message, reason=str(cause))

@@ -33,7 +33,9 @@ class GivenUp(KandevError):
 class Start:
     """A start that callers join (RACE-1). `accepted` has the answer, `ready` ends when the agent takes prompts."""
 
-    def __init__(self, session_id: str, task_id: str, publish: Callable[[Sequence[Event]], None]) -> None:
+    def __init__(
+        self, session_id: str, task_id: str, publish: Callable[[Sequence[Event]], None], *, after_seq: int = 0
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.session_id = session_id
         self.task_id = task_id
@@ -47,6 +49,7 @@ class Start:
         self.stage = ""
         self.stages: dict[str, float] = {}
         self.started_at = now()
+        self.after_seq = after_seq
         self._unwanted = asyncio.Event()
         self._publish = publish
         self._loop = loop
@@ -107,6 +110,7 @@ class Start:
             error=error,
             stages=dict(self.stages),
             replayed=dict(execution.state.replayed) if execution else {},
+            after_seq=self.after_seq,
         )
 
     def attached(self, answer: ResumeAnswer) -> None:

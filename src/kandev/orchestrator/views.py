@@ -98,6 +98,29 @@ class ResumeAnswer(msgspec.Struct, frozen=True, kw_only=True):
     already_running: bool = False
 
 
+class UnknownToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call that was begun in a turn that was cut: it may have run, or not. `message_id` has all of it."""
+
+    message_id: str
+    title: str
+    kind: str
+
+
+class InterruptedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that was cut: what was asked, what may have run, and the message that repeated it ('' if none did).
+
+    `prompt` is the text of the message, cut after 500 characters.
+    """
+
+    turn_id: str
+    started_at: str
+    ended_at: str
+    message_id: str
+    prompt: str
+    tool_calls: list[UnknownToolCall]
+    sent_again: str
+
+
 def session_view(session: TaskSession, row: ExecutorRunning | None) -> SessionView:
     """Return the view of a session and its row."""
     return SessionView(

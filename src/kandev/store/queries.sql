@@ -193,6 +193,22 @@ SELECT * FROM turns WHERE session_id = :session_id AND state IN ('open', 'unknow
 -- name: turn_last
 SELECT * FROM turns WHERE session_id = :session_id ORDER BY started_at DESC, id DESC LIMIT 1;
 
+-- name: turns_interrupted
+SELECT turns.id AS turn_id, turns.started_at, turns.ended_at, turns.message_id, prompt.content AS prompt,
+    prompt.seq AS place, coalesce(again.id, '') AS sent_again
+FROM turns JOIN messages AS prompt ON prompt.id = turns.message_id
+LEFT JOIN messages AS again ON again.session_id = turns.session_id AND again.client_message_id = :again || turns.id
+WHERE turns.session_id = :session_id AND turns.state = 'interrupted'
+ORDER BY turns.started_at DESC, turns.id DESC LIMIT :limit;
+
+-- name: turn_tool_calls_unknown
+SELECT id AS message_id, content AS title, coalesce(json_extract(metadata, '$.kind'), '') AS kind FROM messages
+WHERE session_id = :session_id AND seq > :place AND turn_id = :turn_id AND type = 'tool_call'
+    AND json_extract(metadata, '$.status') = 'unknown'
+    AND seq < coalesce((SELECT seq FROM messages WHERE session_id = :session_id AND seq > :place
+        AND author_type = 'user' ORDER BY seq LIMIT 1), 1 << 62)
+ORDER BY seq LIMIT :limit;
+
 -- name: turn_any
 SELECT 1 AS one FROM turns WHERE session_id = :session_id LIMIT 1;
 
@@ -332,11 +348,20 @@ WHERE session_id = :session_id AND state = 'pending' RETURNING *;
 -- ---- resumes
 
 -- name: resume_insert
-INSERT INTO resumes (id, session_id, agent_execution_id, started_at, ended_at, how, reason, lost, error, stages, replayed)
-VALUES (:id, :session_id, :agent_execution_id, :started_at, :ended_at, :how, :reason, :lost, :error, :stages, :replayed);
+INSERT INTO resumes (id, session_id, agent_execution_id, started_at, ended_at, how, reason, lost, error, stages, replayed,
+    after_seq)
+VALUES (:id, :session_id, :agent_execution_id, :started_at, :ended_at, :how, :reason, :lost, :error, :stages, :replayed,
+    :after_seq);
+
+-- name: resume_set_replayed
+UPDATE resumes SET replayed = :replayed WHERE session_id = :session_id AND agent_execution_id = :agent_execution_id;
 
 -- name: resumes_of_session
 SELECT * FROM resumes WHERE session_id = :session_id ORDER BY started_at DESC LIMIT :limit;
+
+-- name: resumes_behind
+SELECT * FROM resumes WHERE session_id = :session_id AND after_seq BETWEEN :first AND :last
+ORDER BY started_at DESC LIMIT :limit;
 
 -- ---- outbox
 

@@ -63,12 +63,16 @@ class Store:
 
     def next_seq(self, session_id: str) -> int:
         """Return the next place in a session's transcript."""
+        self._places[session_id] = place = self.last_seq(session_id) + 1
+        return place
+
+    def last_seq(self, session_id: str) -> int:
+        """Return the last place that was given out in a session's transcript; 0 before the first."""
         last = self._places.get(session_id)
         if last is None:
             row = self._db.one("messages_max_seq", session_id=session_id)
-            last = row["seq"] if row else 0
-        self._places[session_id] = last + 1
-        return last + 1
+            last = self._places[session_id] = row["seq"] if row else 0
+        return last
 
     def task(self, task_id: str) -> Task:
         """Return a task. Raises NotFound."""
@@ -200,6 +204,11 @@ class Store:
             from_row(ResumeOutcome, row)
             for row in self._db.all("resumes_of_session", session_id=session_id, limit=limit)
         ]
+
+    def resumes_behind(self, session_id: str, *, first: int, last: int, limit: int = 50) -> list[ResumeOutcome]:
+        """Return the outcomes of the starts that belong behind the messages from place `first` to `last`."""
+        rows = self._db.all("resumes_behind", session_id=session_id, first=first, last=last, limit=limit)
+        return [from_row(ResumeOutcome, row) for row in rows]
 
     def known_versions(self, agent: str, *, limit: int = 20) -> list[KnownVersion]:
         """Return the versions of an agent that ran, the last one seen first."""
