@@ -46,6 +46,7 @@ from kandev.orchestrator.views import session_view
 from kandev.orchestrator.workspaces import SessionWorkspaces
 from kandev.runtimes.base import Instance, Runtime
 from kandev.runtimes.detached import DetachedRuntime
+from kandev.runtimes.docker import DockerRuntime
 from kandev.runtimes.fork_client import ForkServer
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
@@ -151,6 +152,13 @@ class Backend:
                 idle_s=detached.idle_minutes * 60,
                 fork_server=fork_server,
             ),
+            DockerRuntime(
+                self.home.run / DockerRuntime.name,
+                self.config.runtimes.docker,
+                home_id=self.home.identity,
+                environ=os.environ,
+                cap_bytes=cap_bytes,
+            ),
         ]
 
     def _build_services(self) -> None:
@@ -193,6 +201,7 @@ class Backend:
             self._worktrees,
             self._history,
             agent_logs=self._agent_logs,
+            forget=self.manager.forget_session,
             publish=self.hub.publish,
         )
         self.tasks = TaskService(

@@ -78,16 +78,23 @@ class DetachedConfig(_Section, frozen=True, kw_only=True):
 
 
 class DockerConfig(_Section, frozen=True, kw_only=True):
-    """[runtimes.docker]. An empty `host` and `context` mean what the docker command itself would use."""
+    """[runtimes.docker]. An empty `host` and `context` mean what the docker command itself would use.
+
+    `images` maps agents to images of their own, `mounts` are "/PATH[:/INSIDE[:ro]]", `env` may hold "$NAME". Without a
+    backend an agent that says nothing for `idle_minutes` ends; 0 is never. `user` '' is whoever runs the backend.
+    """
 
     image: str = ""
+    images: dict[str, str] = {}
     host: str = ""
     context: str = ""
     network: str = ""
     user: str = ""
     mounts: tuple[str, ...] = ()
+    env: dict[str, str] = {}
     memory_mb: Annotated[int, Meta(ge=0)] = 0
-    cpus: Annotated[float, Meta(ge=0)] = 0
+    cpus: Annotated[float, Meta(ge=0, le=1e6)] = 0
+    idle_minutes: Annotated[float, Meta(ge=0)] = constants.UNATTENDED_MINUTES
 
 
 class RemoteDockerConfig(DockerConfig, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from kandev.agentctl import API_VERSION
+from kandev.agents.place import HERE
 from kandev.errors import AgentctlError, AgentDied, AgentNotFound
 from kandev.runtimes.agentctl_client import AgentctlClient, AgentHealth, AgentProcess, Health, JournalHealth
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
@@ -20,6 +21,7 @@ class MemoryRuntime:
 
     name = "standalone"
     lasting = False
+    place = HERE
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
@@ -127,7 +129,9 @@ class MemoryClient(AgentctlClient):
             instance.end_agentctl()
         return await self.status()
 
-    async def configure(self, *, command: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
+    async def configure(
+        self, *, command: Sequence[str], env: Mapping[str, str], cwd: str, inherit: bool = False
+    ) -> None:
         instance = await self._reach()
         instance.kind = command[0]
 

@@ -1,6 +1,7 @@
 """Builds agentctl.pyz, one file for containers and remote hosts: `python -m kandev.agentctl.build OUT`.
 
-It holds this package and h11, and runs with any Python from 3.11 on: `python3 -I agentctl.pyz --help`.
+It holds this package and h11, and runs with any Python from 3.11 on: `python3 -I agentctl.pyz --help`. It holds the
+demo agent too: `python3 -I agentctl.pyz demo-agent`.
 """
 
 import os
@@ -21,6 +22,11 @@ import sys
 if sys.version_info < (3, 11):
     sys.exit("agentctl needs Python 3.11 or newer; this is " + sys.version.split()[0])
 
+if sys.argv[1:2] == ["demo-agent"]:
+    from kandev.demo.agent import main
+
+    sys.exit(main(sys.argv[2:]))
+
 from kandev.agentctl.__main__ import main
 
 main(sys.argv[1:])
@@ -35,6 +41,7 @@ def build(out: str) -> None:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
             _add(archive, "__main__.py", _START.encode())
             _add(archive, "kandev/__init__.py", b"")
+            _add(archive, "kandev/demo/__init__.py", b"")
             for name, path in _sources():
                 with open(path, "rb") as source:
                     _add(archive, name, source.read())
@@ -49,7 +56,9 @@ def main(arguments: list[str]) -> None:
 
 
 def _sources() -> Iterator[tuple[str, str]]:
-    """Yield (name in the archive, path) of both packages' modules."""
+    """Yield (name in the archive, path) of both packages' modules, and of the demo agent."""
+    package = os.path.dirname(os.path.dirname(os.path.abspath(kandev.agentctl.__file__)))
+    yield "kandev/demo/agent.py", os.path.join(package, "demo", "agent.py")
     for name, module in (("kandev/agentctl", kandev.agentctl), ("h11", h11)):
         directory = os.path.dirname(os.path.abspath(module.__file__ or ""))
         for file in sorted(os.listdir(directory)):

@@ -109,7 +109,7 @@ class Sidecar:
         }
 
     def configure(self, payload: Mapping[str, Any]) -> None:
-        """Take command, env, cwd and perhaps tmpdir for the next start."""
+        """Take command, env, cwd and perhaps tmpdir for the next start; with `inherit` env is added to our own."""
         command, env, cwd = payload.get("command"), payload.get("env"), payload.get("cwd")
         tmpdir = payload.get("tmpdir", os.path.join(self.options.directory, "tmp"))
         if not (isinstance(command, list) and command and all(isinstance(part, str) for part in command)):
@@ -118,6 +118,8 @@ class Sidecar:
             raise Refusal(400, "bad_request", "env is no object of strings.")
         if not (isinstance(cwd, str) and isinstance(tmpdir, str)):
             raise Refusal(400, "bad_request", "cwd and tmpdir are paths.")
+        if payload.get("inherit"):
+            env = {**os.environ, **env}
         self._refuse_while_running()
         failpoint("agentctl.before_configure")
         self._launch = Launch(command=tuple(command), env=env, cwd=cwd, tmpdir=tmpdir)

@@ -5,14 +5,13 @@ them is resolved: `"$NAME"` in an environment stays as it stands until a launch.
 """
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from kandev.agents.place import HERE, Place
 from kandev.errors import Invalid
 
 Protocol = Literal["acp", "stream-json", "amp"]
@@ -36,30 +35,23 @@ BASE_ENVIRONMENT: tuple[str, ...] = (
 )
 
 _REFERENCE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
-_PACKAGE = str(Path(__file__).resolve().parent.parent)
 
 
 class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How an agent gets its memory back (specification, "Agent Resume Capabilities").
 
     The flags and commands are for agents that resume by their command line. `fork_session_cmd` and
-    `continue_session_cmd` take the place of the command's first word, and are followed by the token; `fork_flag` makes
-    a copy of the session that `resume_flag` names. `load_next_minute`: a session that was opened in this minute is
-    restored in the next one, because an agent that names its files by the minute writes over it before.
+    `continue_session_cmd` take the place of the command's first word, and are followed by the token.
+    `load_next_minute`: a session that was opened in this minute is restored in the next one, because an agent that
+    names its files by the minute writes over it before.
     """
 
     native_session_resume: bool = False
     load_next_minute: bool = False
     history_context_injection: bool = False
-    fork_flag: str = ""
     resume_flag: str = ""
     resume_at_flag: str = ""
     fork_session_cmd: tuple[str, ...] = ()
-    @property
-    def forks(self) -> bool:
-        """True when the agent can begin a session as a copy of another one."""
-        return bool(self.fork_flag or self.fork_session_cmd)
-
     continue_session_cmd: tuple[str, ...] = ()
 
 
@@ -145,7 +137,6 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     native_session_resume: bool | UnsetType = UNSET
     load_next_minute: bool | UnsetType = UNSET
     history_context_injection: bool | UnsetType = UNSET
-    fork_flag: str | UnsetType = UNSET
     resume_flag: str | UnsetType = UNSET
     resume_at_flag: str | UnsetType = UNSET
     fork_session_cmd: tuple[str, ...] | UnsetType = UNSET
@@ -201,20 +192,22 @@ def _check(config: AgentConfig) -> None:
             raise Invalid(f"[{field}] mcp server {server.name!r} needs {wanted!r}", field=f"{field}.mcp_servers")
 
 
-def launch_command(config: AgentConfig, *, token: str = "", last_message_uuid: str = "") -> list[str]:
-    """The words that start the agent, `{python}` and `{kandev}` put in.
+def launch_command(
+    config: AgentConfig, *, token: str = "", last_message_uuid: str = "", place: Place = HERE
+) -> list[str]:
+    """The words that start the agent at a place, `{python}` and `{kandev}` put in.
 
     With a token, an agent that resumes by its command line gets it there; one that restores natively gets it in its
     protocol. The placeholders are put in at each launch, so
     that a stored session still starts after Python or this package was moved.
     """
-    words = [_expand(word) for word in config.command]
+    words = place.expand(config.command)
     session = config.session
     if not token or session.native_session_resume:
         return words
     _refuse_option(token)
     if session.continue_session_cmd:
-        return [*map(_expand, session.continue_session_cmd), token, *words[1:]]
+        return [*place.expand(session.continue_session_cmd), token, *words[1:]]
     if not session.resume_flag:
         return words
     words += [session.resume_flag, token]
@@ -229,13 +222,7 @@ def fork_command(config: AgentConfig, *, token: str) -> list[str]:
     if not config.session.fork_session_cmd:
         raise Invalid(f"{config.display_name} cannot fork a session by its command line", field="agent")
     _refuse_option(token)
-    return [*map(_expand, config.session.fork_session_cmd), token]
-
-
-def _expand(word: str) -> str:
-    if word == "{python}":
-        return sys.executable
-    return word.replace("{kandev}", _PACKAGE, 1) if word.startswith("{kandev}/") else word
+    return [*HERE.expand(config.session.fork_session_cmd), token]
 
 
 def _refuse_option(value: str) -> None:
@@ -244,14 +231,20 @@ def _refuse_option(value: str) -> None:
         raise Invalid("the agent's session id begins with '-', so it cannot be given on a command line", field="token")
 
 
-def launch_environment(config: AgentConfig, environ: Mapping[str, str]) -> dict[str, str]:
+def launch_environment(config: AgentConfig, environ: Mapping[str, str], place: Place = HERE) -> dict[str, str]:
     """The environment that the agent gets: allowed names of `environ`, then the agent's own, resolved.
+
+    At a place with an environment of its own that is added to it, and paths of `environ`, which lead nowhere there,
+    are left out.
 
     A reference to a name that is not set is left out (`missing_environment` names it). Names that begin with
     KANDEV_ are never passed on unless the agent names them whole.
     """
-    allowed = select_environment(environ, (*BASE_ENVIRONMENT, *config.env_allow))
-    return {**allowed, **_resolve(config.env, environ)}
+    own = _resolve(config.env, environ)
+    if place.own_environment:
+        allowed = select_environment(environ, config.env_allow)
+        return {**{name: value for name, value in allowed.items() if not value.startswith("/")}, **own}
+    return {**select_environment(environ, (*BASE_ENVIRONMENT, *config.env_allow)), **own}
 
 
 def select_environment(environ: Mapping[str, str], patterns: Iterable[str]) -> dict[str, str]:

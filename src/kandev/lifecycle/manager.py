@@ -22,7 +22,6 @@ from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
-from kandev.lifecycle.forking import fork_by_command
 from kandev.lifecycle.ingest import Ingest
 from kandev.lifecycle.protocol_state import ProtocolState, decode_state, new_state
 from kandev.lifecycle.reader import Reader
@@ -134,6 +133,8 @@ class LifecycleManager:
                 task_id=request.task_id,
                 execution_id=request.execution_id,
                 cwd=request.cwd,
+                agent=config.name,
+                credentials=config.credentials,
             )
         )
         ref = ExecutionRef(
@@ -190,10 +191,12 @@ class LifecycleManager:
         """
         timing, config, request = self._timing, execution.config, execution.request
         await execution.client.wait_ready(timing.agentctl_ready_s)
-        await fork_by_command(execution)
         failpoint("agent.before_configure")
         await execution.client.configure(
-            command=self._command(execution), env=launch_environment(config, os.environ), cwd=request.cwd
+            command=self._command(execution),
+            env=launch_environment(config, os.environ, execution.runtime.place),
+            cwd=request.cwd,
+            inherit=execution.runtime.place.own_environment,
         )
         failpoint("agent.after_configure")
         stage("starting_agent")
@@ -227,10 +230,9 @@ class LifecycleManager:
         request, config = execution.request, execution.config
         # An ACP agent with such an option might not start over a token that nothing has proven (TOK-5).
         token = request.acp_session_id if request.token_proven or config.protocol != "acp" else ""
-        at = request.last_message_uuid
-        if token or not request.fork_of:
-            return launch_command(config, token=token, last_message_uuid=at)
-        return [*launch_command(config, token=request.fork_of), config.session.fork_flag]
+        return launch_command(
+            config, token=token, last_message_uuid=request.last_message_uuid, place=execution.runtime.place
+        )
 
     def _forget(self, execution: AgentExecution) -> None:
         if self._executions.get(execution.ref.session_id) is execution:
@@ -280,6 +282,15 @@ class LifecycleManager:
             *(self.stop(e, why=why, grace_s=self._timing.stop_grace_s) for e in executions), return_exceptions=True
         )
 
+    async def forget_session(self, runtime_name: str, session_id: str) -> None:
+        """Remove what a runtime keeps for a session that is deleted; what cannot be removed now, a later start does."""
+        runtime = self._runtimes.get(runtime_name)
+        try:
+            if runtime is not None:
+                await runtime.forget_session(session_id)
+        except KandevError as error:
+            log.warning("runtime.not_forgotten", runtime=runtime_name, session_id=session_id, error=error.message)
+
     async def leave_all(self, executions: Iterable[AgentExecution]) -> None:
         """Let go of agents that outlive this backend; what they said so far is stored."""
         leaving = list(executions)
@@ -297,7 +308,8 @@ class LifecycleManager:
 
     async def _recover(self, runtime: Runtime) -> list[Instance] | None:
         try:
-            return await asyncio.wait_for(runtime.recover_instances(), self._timing.recover_s)
+            async with asyncio.timeout(self._timing.recover_s):
+                return await runtime.recover_instances()
         except (TimeoutError, KandevError, OSError) as error:
             log.warning("runtime.not_answering", runtime=runtime.name, error=str(error))
             return None

@@ -9,7 +9,7 @@ from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.segments import journal_in, read_journal
 from kandev.domain.constants import Timing
 from kandev.domain.models import Event
-from kandev.errors import AgentctlError, AgentDied
+from kandev.errors import AgentctlError, AgentDied, RuntimeUnreachable
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Superseded
 from kandev.lifecycle.execution import AgentExecution
@@ -104,8 +104,11 @@ class Running:
         failpoint("agent.before_exit")
         await ingest.finish(_death(code, stderr))
         failpoint("agent.after_exit")
-        await execution.runtime.stop_instance(execution.instance, grace_s=0)
-        await execution.runtime.discard(execution.instance)
+        try:
+            await execution.runtime.stop_instance(execution.instance, grace_s=0)
+            await execution.runtime.discard(execution.instance)
+        except RuntimeUnreachable as error:  # the session's next start, or that of the backend, ends what is left
+            log.warning("instance.left", session_id=execution.ref.session_id, error=error.message)
         failpoint("agent.after_discard")
 
 
@@ -119,7 +122,10 @@ async def _stderr(execution: AgentExecution) -> str:
 async def _abandon(execution: AgentExecution) -> None:
     """The ingest cannot go on: another execution owns the session, or the program is wrong. Nothing is written."""
     execution.ingest.end(AgentDied("This run of the agent was replaced."))
-    await execution.runtime.stop_instance(execution.instance, grace_s=0)
+    try:
+        await execution.runtime.stop_instance(execution.instance, grace_s=0)
+    except RuntimeUnreachable as error:
+        log.warning("instance.left", session_id=execution.ref.session_id, error=error.message)
 
 
 def _death(code: int | None, stderr: str) -> AgentDied:

@@ -1,6 +1,6 @@
 """Deleting sessions and tasks: refused before anything changes, stored before anything ends, finished after a crash."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -29,6 +29,7 @@ class Deletion:
         history: SessionHistoryManager,
         *,
         agent_logs: AgentLogs,
+        forget: Callable[[str, str], Awaitable[None]],
         publish: Callable[[Sequence[Event]], None],
     ) -> None:
         self._store = store
@@ -36,6 +37,7 @@ class Deletion:
         self._worktrees = worktrees
         self._history = history
         self._agent_logs = agent_logs
+        self._forget = forget
         self._publish = publish
 
     async def delete_task(self, task_id: str, *, force: bool = False, delete_branch: bool = False) -> None:
@@ -102,6 +104,7 @@ class Deletion:
             failpoint("delete.after_worktree")
             await self._history.delete(session.id)
             self._agent_logs.delete(session.id)
+            await self._forget(session.runtime, session.id)
             self._store.forget_session(session.id)
             failpoint("delete.after_files")
 

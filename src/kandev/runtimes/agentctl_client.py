@@ -96,9 +96,15 @@ class AgentctlClient:
             )
         return health
 
-    async def configure(self, *, command: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        """Tell what to start. `env` is the agent's whole environment, but for KANDEV_INSTANCE_ID and TMPDIR."""
-        await self._call("POST", "/configure", {"command": list(command), "env": dict(env), "cwd": cwd})
+    async def configure(
+        self, *, command: Sequence[str], env: Mapping[str, str], cwd: str, inherit: bool = False
+    ) -> None:
+        """Tell what to start. `env` is the agent's whole environment, but for KANDEV_INSTANCE_ID and TMPDIR.
+
+        `inherit` lays it over agentctl's own, which is that of a container.
+        """
+        payload = {"command": list(command), "env": dict(env), "cwd": cwd, "inherit": inherit}
+        await self._call("POST", "/configure", payload)
 
     async def start(self) -> AgentProcess:
         """Start the agent. Raises AgentNotFound, WorkspaceMissing."""

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from kandev.agents.place import Place
 from kandev.runtimes.agentctl_client import AgentctlClient
 
 __all__ = ["RUNTIME_DIRECTORIES", "Instance", "InstanceRequest", "Named", "Runtime", "RuntimeReport"]
@@ -16,7 +17,7 @@ RUNTIME_DIRECTORIES = ("detached", "docker")
 class InstanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which instance to make. Its id was stored before, so that a crash in between leaves nothing without a name.
 
-    `cwd` is the directory that the agent will work in.
+    `cwd` is the directory that the agent will work in, `credentials` are the places of its login (`AgentConfig`).
     """
 
     instance_id: str
@@ -24,6 +25,8 @@ class InstanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     task_id: str
     execution_id: str
     cwd: str = ""
+    agent: str = ""
+    credentials: tuple[str, ...] = ()
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +74,11 @@ class Runtime(Protocol):
     name: str
     lasting: bool
     """True where agents outlive the backend: it lets go of them when it stops, and attaches at its next start."""
+
+    @property
+    def place(self) -> Place:
+        """What agents find where they are started."""
+        ...
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
         """Start an agentctl; the agent is not started yet. Raises AgentctlError. The caller waits for readiness."""

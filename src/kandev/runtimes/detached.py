@@ -10,11 +10,12 @@ from kandev.agentctl import API_VERSION
 from kandev.agentctl.identity import Identity, read_identity
 from kandev.agentctl.platform import boot_id, is_alive
 from kandev.agentctl.sidecar import CAP_BYTES
+from kandev.agents.place import HERE
 from kandev.errors import AgentctlError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.fork_client import ForkServer
-from kandev.runtimes.local import LocalInstances
+from kandev.runtimes.local import LocalInstances, stop_agent
 
 __all__ = ["DetachedRuntime", "attachable"]
 
@@ -27,6 +28,7 @@ class DetachedRuntime:
 
     name = "detached"
     lasting = True
+    place = HERE
 
     def __init__(
         self,
@@ -73,7 +75,7 @@ class DetachedRuntime:
 
     async def stop_instance(self, instance: Instance, *, grace_s: float) -> None:
         """End the agent with grace, then agentctl and whatever is left."""
-        await self._instances.stop_agent(self.connect(instance), grace_s=grace_s)
+        await stop_agent(self.connect(instance), grace_s=grace_s)
         await self._instances.clear([instance])
 
     def connect(self, instance: Instance) -> AgentctlClient:

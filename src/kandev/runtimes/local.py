@@ -17,7 +17,7 @@ from kandev.runtimes.fork_client import AgentctlOptions, ForkServer, reap_cold, 
 from kandev.runtimes.leftovers import exited, kill_leftovers
 from kandev.runtimes.sockets import listen, socket_path
 
-__all__ = ["LocalInstances"]
+__all__ = ["LocalInstances", "stop_agent"]
 
 _END_S: Final = 5.0
 """How long an agentctl whose agent is gone may take to end: its readers get what the journal still has."""
@@ -82,17 +82,6 @@ class LocalInstances:
         """Return the instances that no row names."""
         return [self.locate(name) for name in self.names() if name not in named.instances and name not in besides]
 
-    async def stop_agent(self, client: AgentctlClient, *, grace_s: float) -> None:
-        """Ask agentctl to end its agent. Whether that is gone is proven by what follows."""
-        failpoint("instance.before_stop")
-        try:
-            await client.stop(grace_s=grace_s)
-        except AgentctlError:
-            pass  # gone, hung, or refused by it
-        finally:
-            await client.aclose()
-        failpoint("instance.after_stop")
-
     async def wait_for_end(self, instance: Instance) -> None:
         """Wait until an agentctl that was told to end has ended, for a bounded time."""
         pidfd = open_process(instance.agentctl_pid, instance.agentctl_start_time)
@@ -128,3 +117,15 @@ class LocalInstances:
             return await self._fork_server.fork(options, descriptors)
         except OSError:  # no fork server can be had; one agentctl may
             return start_cold(options, descriptors)
+
+
+async def stop_agent(client: AgentctlClient, *, grace_s: float) -> None:
+    """Ask agentctl to end its agent, and close the client. Whether that is gone is proven by what follows."""
+    failpoint("instance.before_stop")
+    try:
+        await client.stop(grace_s=grace_s)
+    except AgentctlError:
+        pass  # gone, hung, or refused by it
+    finally:
+        await client.aclose()
+    failpoint("instance.after_stop")

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 import msgspec
 
 from kandev.agentctl.sidecar import CAP_BYTES, WRITE_TIMEOUT_S
+from kandev.agents.place import HERE
 from kandev.errors import AgentctlError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import RUNTIME_DIRECTORIES, Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.fork_client import ForkServer
-from kandev.runtimes.local import LocalInstances
+from kandev.runtimes.local import LocalInstances, stop_agent
 
 __all__ = ["StandaloneRuntime"]
 
@@ -28,6 +29,7 @@ class StandaloneRuntime:
 
     name = "standalone"
     lasting = False
+    place = HERE
 
     def __init__(
         self,
@@ -81,7 +83,7 @@ class StandaloneRuntime:
 
     async def stop_instance(self, instance: Instance, *, grace_s: float) -> None:
         """End the agent with grace, then agentctl; what does not answer is killed by identity."""
-        await self._instances.stop_agent(self.connect(instance), grace_s=grace_s)
+        await stop_agent(self.connect(instance), grace_s=grace_s)
         self._cut_lifeline(instance.instance_id)
         await self._instances.wait_for_end(instance)
         await self._instances.clear([instance])
