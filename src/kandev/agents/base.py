@@ -41,9 +41,9 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """How an agent gets its memory back (specification, "Agent Resume Capabilities").
 
     The flags and commands are for agents that resume by their command line. `fork_session_cmd` and
-    `continue_session_cmd` take the place of the command's first word, and are followed by the token.
-    `load_next_minute`: a session that was opened in this minute is restored in the next one, because an agent that
-    names its files by the minute writes over it before.
+    `continue_session_cmd` take the place of the command's first word, and are followed by the token; `fork_flag` makes
+    a copy of the session that `resume_flag` names. `load_next_minute`: a session that was opened in this minute is
+    restored in the next one, because an agent that names its files by the minute writes over it before.
     """
 
     native_session_resume: bool = False
@@ -51,8 +51,14 @@ class SessionConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     history_context_injection: bool = False
     resume_flag: str = ""
     resume_at_flag: str = ""
+    fork_flag: str = ""
     fork_session_cmd: tuple[str, ...] = ()
     continue_session_cmd: tuple[str, ...] = ()
+
+    @property
+    def forks(self) -> bool:
+        """True when the agent can begin a session as a copy of another one."""
+        return bool(self.fork_flag or self.fork_session_cmd)
 
 
 class SettingNeeded(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -139,6 +145,7 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     history_context_injection: bool | UnsetType = UNSET
     resume_flag: str | UnsetType = UNSET
     resume_at_flag: str | UnsetType = UNSET
+    fork_flag: str | UnsetType = UNSET
     fork_session_cmd: tuple[str, ...] | UnsetType = UNSET
     continue_session_cmd: tuple[str, ...] | UnsetType = UNSET
     version_command: tuple[str, ...] | UnsetType = UNSET

@@ -22,6 +22,7 @@ from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
+from kandev.lifecycle.forking import fork_by_command
 from kandev.lifecycle.ingest import Ingest
 from kandev.lifecycle.protocol_state import ProtocolState, decode_state, new_state
 from kandev.lifecycle.reader import Reader
@@ -191,6 +192,7 @@ class LifecycleManager:
         """
         timing, config, request = self._timing, execution.config, execution.request
         await execution.client.wait_ready(timing.agentctl_ready_s)
+        await fork_by_command(execution)
         failpoint("agent.before_configure")
         await execution.client.configure(
             command=self._command(execution),
@@ -230,9 +232,10 @@ class LifecycleManager:
         request, config = execution.request, execution.config
         # An ACP agent with such an option might not start over a token that nothing has proven (TOK-5).
         token = request.acp_session_id if request.token_proven or config.protocol != "acp" else ""
-        return launch_command(
-            config, token=token, last_message_uuid=request.last_message_uuid, place=execution.runtime.place
-        )
+        at = request.last_message_uuid
+        if token or not request.fork_of:
+            return launch_command(config, token=token, last_message_uuid=at, place=execution.runtime.place)
+        return [*launch_command(config, token=request.fork_of, place=execution.runtime.place), config.session.fork_flag]
 
     def _forget(self, execution: AgentExecution) -> None:
         if self._executions.get(execution.ref.session_id) is execution:
