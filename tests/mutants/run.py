@@ -34,6 +34,7 @@ FAST_FIRST = ("unit", "model", "fuzz", "contract", "integration", "crash", "chao
 NOT_HERE = "real_agents"
 LIMIT_S = 240.0
 """A mutant that hangs its tests for so long is noticed, too."""
+PLUGINS = ("-p", "no:cacheprovider", "-p", "mutants.first_example")
 TESTS_FAILED = 1
 FAILURE = re.compile(r"/\S+:\d+: (.+)")
 NO_PROGRAM = re.compile(r"^(ImportError|ModuleNotFoundError|SyntaxError|NameError)|ended with 1 at its start")
@@ -87,9 +88,15 @@ class Tree:
     def _test(self, tests: Sequence[str]) -> tuple[str, str]:
         if not tests:
             return "survived", "no test carries this id"
-        command = [str(self.python), "-m", "pytest", "-x", "-q", "--tb=line", "-p", "no:cacheprovider", *tests]
+        command = [str(self.python), "-m", "pytest", "-x", "-q", "--tb=line", *PLUGINS, *tests]
         with subprocess.Popen(
-            command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+            command,
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(self.root / "tests")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         ) as process:
             try:
                 output, _ = process.communicate(timeout=LIMIT_S)
