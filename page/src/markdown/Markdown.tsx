@@ -17,7 +17,7 @@ function drawBlock(block: Block): VNode {
     case "paragraph":
       return <p>{block.inlines.map(drawInline)}</p>;
     case "heading":
-      return <p class={`heading level-${Math.min(block.level, 4)}`} role="heading" aria-level={Math.min(block.level + 2, 6)}>{block.inlines.map(drawInline)}</p>;
+      return <p class={`heading level-${Math.min(block.level, 4)}`}>{block.inlines.map(drawInline)}</p>; // a part of a message, not of the page
     case "code":
       return <Code text={block.text} language={block.language} />;
     case "list":

@@ -39,7 +39,7 @@ function PermissionView({ request, store, agent }: { request: PermissionRequest;
   const title = typeof request.tool_call["title"] === "string" ? request.tool_call["title"] : "use a tool";
   return (
     <section class="permission" role="dialog" aria-labelledby={heading} tabIndex={-1} onKeyDown={keyed} data-request={request.id}>
-      <h3 id={heading}><span class="shape tone-needs" aria-hidden="true">●</span> {name} asks: {title}</h3>
+      <h2 id={heading}><span class="shape tone-needs" aria-hidden="true">●</span> {name} asks: {title}</h2>
       {detailsOf(request.tool_call).map((detail) => detail.kind === "text" && <Code text={detail.text} language={detail.language} />)}
       <div class="actions">
         {choices.map((choice) => <ActionButton key={choice.id} onAct={() => answer(choice.id)} kind={choice.kind.startsWith("reject") ? "danger" : "plain"}>{choice.name}</ActionButton>)}

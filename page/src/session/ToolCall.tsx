@@ -41,7 +41,7 @@ function drawDetail(detail: Detail) {
   if (detail.kind === "diff") return <DiffView diff={detail} />;
   return (
     <section>
-      <h4>{detail.title}</h4>
+      <p class="detail-name">{detail.title}</p>
       <Code text={detail.text} language={detail.language} />
     </section>
   );
@@ -50,7 +50,7 @@ function drawDetail(detail: Detail) {
 function DiffView({ diff }: { diff: Diff }) {
   return (
     <section>
-      <h4>{diff.path}</h4>
+      <p class="detail-name">{diff.path}</p>
       <pre class="diff" tabIndex={0}>
         {linesOf(diff).map(({ sign, text }) => <span class={sign === "+" ? "added" : sign === "-" ? "removed" : ""}>{`${sign} ${text}\n`}</span>)}
       </pre>
