@@ -107,6 +107,21 @@ async def test_a_person_can_close_a_request_without_an_answer(conversation: Conv
     assert outcomes(session.agent) == [{"outcome": "cancelled"}]
 
 
+async def test_perm_1_a_question_outside_of_any_turn_can_be_answered(conversation: Conversations) -> None:
+    """Auggie asks right after session/new whether it may index: neither turn nor queue waits for that."""
+    session = await conversation(on={"session/new": {"after": [{"permission": "Index the directory"}]}})
+    await session.act("task.session.start")
+    request = dict((await session.event("permission.requested"))["request"])
+    await session.turn_ended()
+    status = await session.status()
+    assert (status["state"], status["needs"], status["queued"]) == ("WAITING_FOR_INPUT", "permission", 0)
+    await session.say("second")
+    await session.act("permission.respond", request_id=request["id"], option_id="allow_once")
+    await session.event_where("session.message.added", lambda payload: payload["message"]["author_type"] == "agent")
+    assert "permission: allow_once" in "".join(await session.texts("agent"))
+    assert (await session.status())["needs"] == "none"
+
+
 async def test_perm_2_a_request_of_a_killed_backend_is_expired(killable: Backend, cast: Cast) -> None:
     """After the restart nothing waits, the transcript shows it expired, an answer says what to do, no yes was sent."""
     async with killable.client() as client:

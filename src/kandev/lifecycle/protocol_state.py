@@ -45,6 +45,7 @@ class InFlight(msgspec.Struct, frozen=True, kw_only=True):
 class ProtocolState(msgspec.Struct, kw_only=True):
     """One value, written as JSON. Ids of requests are ours; `permissions` maps the agent's request id to ours.
 
+    `asked_outside` are those of ours that were asked outside of any turn, and stay open when one ends.
     `stream` is what the dialect of an agent that does not speak ACP remembers.
     """
 
@@ -62,6 +63,7 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     plan_message: str = ""
     in_flight: dict[int, InFlight] = {}
     permissions: dict[str, str] = {}
+    asked_outside: list[str] = []
     next_rpc: int = 1
     next_line: int = 1
     lines_begun: int = 0
@@ -77,6 +79,16 @@ class ProtocolState(msgspec.Struct, kw_only=True):
     def dialect(self) -> Dialect:
         """Return what the agent speaks."""
         return ACP if self.stream is None else StreamJson(self.stream)
+
+    @property
+    def asked_in_turn(self) -> dict[str, str]:
+        """The open permission requests of the turn under way."""
+        return {key: ours for key, ours in self.permissions.items() if ours not in self.asked_outside}
+
+    def forget_turns_questions(self) -> None:
+        """Leave only the permission requests that do not belong to the turn, which has ended."""
+        self.permissions = {key: ours for key, ours in self.permissions.items() if ours in self.asked_outside}
+        self.asked_outside = list(self.permissions.values())
 
     def count_replayed(self, kind: str) -> None:
         """Count one update of a replay; kinds beyond the first REPLAYED_KINDS, and endless ones, count as "other"."""

@@ -7,6 +7,8 @@ whatever would be sent is left out.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from kandev.agentctl import records
 from kandev.agentctl.failpoints import failpoint
 from kandev.domain.models import Message, PermissionState
@@ -340,8 +342,7 @@ class Reader:
     def _prompt_answered(self, turn_id: str, response: acp.Response) -> None:
         reason, known = acp.stop_reason(response.result)
         self.transcript.end_turn(tools="cancelled" if reason == "cancelled" else "unknown" if response.error else "")
-        self.batch.add(close_permissions(self.ref, "cancelled"))
-        self.state.permissions = {}
+        self._close_turns_questions()
         restored = self.state.restored
         if response.error is not None:
             self.effect(
@@ -370,6 +371,13 @@ class Reader:
         )
         failpoint("turn.answered")
 
+    def _close_turns_questions(self) -> None:
+        """A turn ended over its open questions: they are closed, and answered, since nobody answers them any more."""
+        for key, ours in self.state.asked_in_turn.items():
+            self.queue_line(self.dialect.answer_permission(msgspec.json.decode(key), None, {}))
+            self.batch.add(close_permissions(self.ref, "cancelled", only=ours))
+        self.state.forget_turns_questions()
+
     def _request(self, request: acp.Request) -> None:
         if request.method != PERMISSION:
             self.queue_line(self.dialect.refuse(request.id, -32601, f"Method not found: {request.method}"))
@@ -391,6 +399,8 @@ class Reader:
         self.batch.urgent = True
         if asked.state is PermissionState.PENDING:
             self.state.permissions[rpc_key(request.id)] = asked.id
+            if not any(flight.turn_id for flight in self.state.in_flight.values()):
+                self.state.asked_outside.append(asked.id)
         failpoint("permission.asked")
 
     def _withdrawn(self, params: Any) -> None:

@@ -179,7 +179,7 @@ def login_notice(text: str, login: LoginView) -> Notice:
         f"The agent asks for a login: {text.rstrip('.')}. The session is kept. {how}, then resume.",
         "resume",
         command=login.command,
-        methods=msgspec.to_builtins(login.methods),
+        methods=[msgspec.to_builtins(method) for method in login.methods],
     )
 
 
