@@ -314,11 +314,11 @@ class Backend:
         self.spawn(self._settle_broken(session_id), f"settle {session_id}")
 
     async def _settle_broken(self, session_id: str) -> None:
-        """The ingest of a session failed by an error of ours: the log has it, and the session must not be stuck."""
+        """Its ingest failed by an error of ours, or its agent is out of reach: the session must not be stuck."""
         row = self.store.executor(session_id)
         if row is not None:
             with contextlib.suppress(RuntimeUnreachable):  # stored as unknown; a resume asks again
-                await self._reconciler.settle(row)
+                await self.settle_leftover(row)
 
     async def prepare_history(self, session_id: str) -> None:
         """Bring the history file of an agent that is told it up to date."""

@@ -306,3 +306,40 @@ async def test_cont_5_a_prompt_waits_for_the_engine(backend: Backend, engine: Do
         await session.turn_ended()
         assert "apple" in await session.answer(message["id"])
         assert (await session.status())["how"] == "attached"
+
+
+async def test_cont_4_by_a_port_a_killed_engine_only_delays(engine: DockerEngine, tmp_path: Path) -> None:
+    """Where a socket has no room for its path the published port is taken, which is gone with the engine.
+
+    The session is unknown then, not interrupted; the resume after the engine's return looks the port up again.
+    """
+    if not engine.answers():
+        engine.start()
+    config = f'[runtimes.docker]\nimage = "{engine.image}"\n'
+    async with Backend(tmp_path, config=config, environment={"DOCKER_HOST": engine.url}) as backend:
+        top, backend.home = backend.home, backend.home / ("deep" * 20)
+        backend.home.mkdir()
+        try:
+            await backend.start()
+            await killed_engine(backend, engine)
+        finally:
+            await backend.stop()
+            backend.home = top
+
+
+async def killed_engine(backend: Backend, engine: DockerEngine) -> None:
+    async with backend.client() as client:
+        session = await Contained.create(backend, engine, client)
+        prompt = await session.begin_slow_turn()
+        engine.kill()
+        try:
+            await client.wait_event("session.agent_changed", lambda payload: not payload["is_agent_running"])
+            assert (await session.status())["state"] == "RUNNING"
+        finally:
+            engine.start()
+        await session.call("task.session.resume")
+        assert (await session.turn_ended())["state"] == "completed"
+        assert (await session.status())["how"] == "attached"
+        said = (await session.answer(prompt)).split()
+        assert [word for word in said if word.isdecimal()] == [str(n) for n in range(1, 41)]
+        await client.call("task.delete", {"task_id": session.task_id, "force": True})

@@ -48,6 +48,7 @@ class Running:
         ]
         reading = asyncio.create_task(ingest.read(execution.client), name="read")
         leaving = asyncio.create_task(execution.leaving.wait(), name="leaving")
+        unsettled = False
         try:
             await asyncio.wait([reading, leaving, *workers], return_when=asyncio.FIRST_COMPLETED)
             for worker in workers:
@@ -55,6 +56,9 @@ class Running:
                     await worker  # raises what ended it
             if leaving.done():
                 await self._leave(execution, reading)
+            elif reading.exception() is not None and await _is_out_of_reach(execution):
+                await self._lose_sight(execution, reading)
+                unsettled = True
             else:
                 await self._agent_ended(execution, reading)
         except Superseded:
@@ -64,12 +68,23 @@ class Running:
             log.exception("execution.broken", session_id=execution.ref.session_id)
             reading.cancel()
             await _abandon(execution)
-            self._broken(execution.ref.session_id)
+            unsettled = True
         finally:
             for task in (*workers, reading, leaving):
                 task.cancel()
             await asyncio.gather(*workers, reading, leaving, return_exceptions=True)
             self._forget(execution)
+        if unsettled:  # not before: nothing of this execution may be written behind what is read now
+            self._broken(execution.ref.session_id)
+
+    async def _lose_sight(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
+        """Let go of an agent that cannot be reached now and may live: who settles it attaches, or leaves it unknown."""
+        log.warning("execution.out_of_reach", session_id=execution.ref.session_id, error=str(reading.exception()))
+        await self._leave(execution, reading)
+        await execution.client.aclose()
+        ref, payload = execution.ref, {"is_agent_running": False, "exit_code": None, "signal": None}
+        changed = Event(action="session.agent_changed", session_id=ref.session_id, task_id=ref.task_id, payload=payload)
+        self._publish([changed])
 
     async def _leave(self, execution: AgentExecution, reading: "asyncio.Task[None]") -> None:
         """Let go of an agent that goes on: what was read is stored, and the next backend reads on behind it."""
@@ -110,6 +125,17 @@ class Running:
         except RuntimeUnreachable as error:  # the session's next start, or that of the backend, ends what is left
             log.warning("instance.left", session_id=execution.ref.session_id, error=error.message)
         failpoint("agent.after_discard")
+
+
+async def _is_out_of_reach(execution: AgentExecution) -> bool:
+    """Tell, where the connection to agentctl was lost, whether its agent lives or nobody can say (CONT-4, CONT-5)."""
+    if not execution.stays:
+        return False
+    try:
+        living = await execution.runtime.recover_instances()
+    except RuntimeUnreachable:
+        return True
+    return any(instance.instance_id == execution.instance.instance_id for instance in living)
 
 
 async def _stderr(execution: AgentExecution) -> str:
