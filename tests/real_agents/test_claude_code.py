@@ -279,6 +279,31 @@ async def test_wire_12_the_mode_of_claude_code_is_set_again(claude: RealAgent, b
         assert "Plan mode is active" in str(claude.model.request_with("MARK-BRAVO2")["body"])
 
 
+async def test_claude_code_begins_with_a_copy_of_another_session(claude: RealAgent, backend: Backend) -> None:
+    """The copy remembers what the other one was told; the other one hears nothing of the copy."""
+    async with Session.new(backend) as session:
+        request = {"task_id": session.ids["task_id"], "from_session_id": session.ids["session_id"]}
+        made = await session.client.call("task.session.create", request)
+        copy = Session(session.client, {**session.ids, "session_id": made["session"]["id"]})
+        await session.client.call("session.subscribe", {"session_id": made["session"]["id"]})
+        assert (await copy.prompt(SECOND))["state"] == "completed"
+        assert_remembered(claude)
+        assert (await copy.status())["how"] == "native"
+
+        await session.client.call("session.subscribe", {"session_id": session.ids["session_id"]})
+        assert (await session.prompt("And now, MARK-CHARLIE3?"))["state"] == "completed"
+        assert claude.model.request_with("MARK-CHARLIE3")["marks"] == ["MARK-ALPHA1", "MARK-CHARLIE3"]
+
+
+async def test_wire_12_the_model_of_claude_code_is_set(real_agent: RealAgents, backend: Backend) -> None:
+    """By a control request at each start: the first request to the model names it already."""
+    agent = real_agent("claude-code")
+    backend.config = agent.config('model = "haiku"')
+    await backend.start()
+    async with Session.new(backend):
+        assert "haiku" in agent.model.request_with("MARK-ALPHA1")["body"]["model"]
+
+
 async def test_tok_13_claude_code_is_not_logged_in(real_agent: RealAgents, backend: Backend) -> None:
     """Its own words for it hold the queue and name the command; with the key there the prompt goes out."""
     agent = real_agent("claude-code")
