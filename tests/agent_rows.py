@@ -17,8 +17,8 @@ COMMAND = "PYTHONPATH=tests .venv/bin/python -m agent_rows"
 
 def table() -> str:
     """The lines between the markers."""
-    head = "| agent | command | protocol | flags | log in with | keeps its sessions in |"
-    return "\n".join([head, "|---|---|---|---|---|---|", *map(_row, BUILT_IN.values())])
+    head = "| agent | command | protocol | flags | log in with | keeps its sessions in | variables that it gets |"
+    return "\n".join([head, "|---|---|---|---|---|---|---|", *map(_row, BUILT_IN.values())])
 
 
 def _row(agent: AgentConfig) -> str:
@@ -29,6 +29,7 @@ def _row(agent: AgentConfig) -> str:
         _flags(agent.session),
         f"`{agent.login_hint}`" if agent.login_hint else "",
         f"`{agent.session_directory}`" if agent.session_directory else "",
+        ", ".join(f"`{name}`" for name in agent.env_allow),
     )
     return f"| {' | '.join(cells)} |"
 

@@ -11,7 +11,7 @@ import pytest
 
 import agent_rows
 import kandev
-from kandev.agents import BUILT_IN
+from kandev.agents import BUILT_IN, AgentOverride
 from kandev.config import explain, load_config
 from kandev.domain.failures import FailureCause
 from kandev.domain.models import (
@@ -155,6 +155,12 @@ def test_every_agent_is_documented_with_its_flags() -> None:
         wanted = [session.native_session_resume, session.history_context_injection]
         assert found[name][2:4] == ["yes" if flag else "no" for flag in wanted]
         assert agent.install_hint.rpartition(" ")[2] in found[name][1]
+
+
+def test_every_setting_of_an_agent_is_documented() -> None:
+    """docs/agents.md has a row for each key of a table [agents.NAME]."""
+    documented = {name for row in rows(AGENTS, "## Settings of an agent") for name in named(row[0])}
+    assert set(AgentOverride.__struct_fields__) <= documented
 
 
 def test_the_table_of_agents_is_that_of_their_definitions() -> None:
