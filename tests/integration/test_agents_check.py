@@ -1,6 +1,10 @@
 """`kandev agents check` on agents that do, and do not, what their flags promise. No backend runs for it."""
 
+import asyncio
 import json
+import signal
+import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,6 +18,7 @@ from backend import Backend
 from fakes import FakeAgent
 from kandev.agents.base import AgentOverride, McpServer
 from kandev.cli.check import _configuration
+from leftovers import processes_naming
 
 # It begins to count, and is killed long before it would end.
 COUNTS = {"match": "^Count from 1", "steps": [{"chunks": 300, "text": "{n} 2 ", "delay": 0.1}]}
@@ -62,9 +67,12 @@ async def test_an_agent_that_cannot_restore_although_its_flags_say_so(backend: B
 
 
 async def test_an_agent_without_memory_gets_an_honest_line_and_a_recap(backend: Backend, tmp_path: Path) -> None:
-    """That it boots idle is its way and no failure; the recap holds the word that the first turn had."""
+    """That it boots idle is its way and no failure; the recap holds the word that the first turn had.
+
+    It is the agent that is tried and not where it would run: a runtime that keeps it alive does not count.
+    """
     agent = FakeAgent(tmp_path / "agent", on={"session/prompt": COUNTS})
-    code, steps = await check(backend, agent)
+    code, steps = await check(backend, agent, 'runtime = "detached"')
     assert code == 0
     result, seen = steps["resume"]
     assert result == "note"
@@ -94,6 +102,26 @@ async def test_an_agent_that_takes_any_id_fails(backend: Backend, tmp_path: Path
     assert steps["prompt: its memory"][0] == "ok"
     result, seen = steps["an id it does not know"]
     assert (result, seen.split(" (")[0]) == ("failed", "it took an id that nobody has for a session")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_check_that_is_stopped_leaves_nothing(backend: Backend, tmp_path: Path, number: signal.Signals) -> None:
+    """In the middle of a prompt: backend, agent and home are gone, and the exit code is that of a cancel."""
+    agent = FakeAgent(tmp_path / "agent", on={"session/prompt": {"steps": [{"mark": "asked"}, "hang"]}})
+    (backend.home / "config.toml").write_text(f"[agents.mine]\ncommand = {json.dumps(agent.command)}\n")
+    with tempfile.TemporaryDirectory(prefix="kandev-") as place:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "kandev", "agents", "check", "mine", "--json"),
+            env={**backend.env(), "TMPDIR": place},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        await backend.until(lambda: bool(agent.events("mark")))
+        assert list(Path(place).iterdir())
+        process.send_signal(number)
+        out, _ = await process.communicate()
+        assert (process.returncode, json.loads(out)["error"]["code"]) == (130, "CANCELLED")
+        assert not list(Path(place).iterdir())
+        assert not processes_naming(place)
 
 
 async def test_a_program_that_is_missing_is_the_only_step(backend: Backend) -> None:

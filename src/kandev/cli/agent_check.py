@@ -163,6 +163,7 @@ class _Check:
                 agent=self._agent.name,
                 description=self.prompts[0],
                 repository_path=str(self._repository),
+                runtime="standalone",  # whatever the person's configuration prefers: the agent is tried, not the place
                 start=False,
                 client_task_id=new_client_id(),
             )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kandev.cli.output import Output
-from kandev.cli.run import FAILED, exit_codes, json_option
+from kandev.cli.run import CANCELLED, FAILED, exit_codes, json_option
 
 if TYPE_CHECKING:
     from kandev.agents.base import AgentConfig, AgentOverride
@@ -42,7 +42,12 @@ def check(*, name: str, as_json: bool) -> None:
         config = load_config(os.environ)
         registry = AgentRegistry(config.agents)
         agent, static = registry.get(name), registry.check(name, os.environ)
-        checked = _unstartable(static) or asyncio.run(_drive(config, agent, out))
+        try:
+            checked = _unstartable(static) or asyncio.run(_drive(config, agent, out))
+        except (KeyboardInterrupt, asyncio.CancelledError):  # Ctrl-C, SIGTERM
+            words = "Stopped. Backend and agent of the check have ended, and nothing of them is left."
+            out.failure({"code": "CANCELLED", "message": words, "details": {}}, words)
+            raise SystemExit(CANCELLED) from None
         value = {**msgspec.to_builtins(checked), "passed": checked.passed, "path": static.path}
         rows = [(MARKS[step.result], step.step, f"{step.seconds:.1f} s", step.seen) for step in checked.steps]
         out.table(value, ("", "STEP", "TIME", "SEEN"), rows, empty="")
