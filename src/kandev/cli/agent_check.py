@@ -106,7 +106,6 @@ class _Check:
         self._names = Names(task_id="", session_id="", typed="")
         self._first_answer = ""
         self._partial = ""
-        self._outcome: dict[str, Any] = {}
         self.version = ""
         self.word = f"MARK-{secrets.token_hex(3)}"
         self.prompts = [f"Answer in a few words, and remember {self.word}"]
@@ -214,7 +213,7 @@ class _Check:
         return f"needs a resume ({status['resume_reason']}); last turn {turn}"
 
     async def _resume(self) -> str:
-        outcome = self._outcome = await self._wait_for("task.session.resume", wait=True)
+        outcome = await self._wait_for("task.session.resume", wait=True)
         how, reason = str(outcome.get("how")), str(outcome.get("reason") or "")
         if outcome.get("error"):
             raise _StepFailed(str(outcome["error"]))
@@ -223,7 +222,7 @@ class _Check:
         return f"how: {how}" + (f" ({reason})" if reason else "")
 
     async def _boot_idle(self) -> str:
-        outcome = self._outcome = await self._wait_for("task.session.resume", wait=True)
+        outcome = await self._wait_for("task.session.resume", wait=True)
         if outcome.get("error"):
             raise _StepFailed(str(outcome["error"]))
         told = [one["content"] for one in await self._messages() if one["metadata"].get("kind") == "resumed"]
@@ -320,7 +319,7 @@ class _Check:
         """Send a prompt and return the beginning of its answer; '' when its turn ended without one in pieces."""
         message_id = ""
         async for update in follower.updates():
-            if isinstance(update, Snapshot):
+            if isinstance(update, Snapshot) and not message_id:
                 message_id = await self._send(follower.call, text)
             if not isinstance(update, Notification):
                 continue
