@@ -13,7 +13,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from kandev.agentctl.build import build
 from kandev.agentctl.platform import boot_id
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
@@ -75,6 +74,8 @@ class DockerRuntime:
     @cached_property
     def _archive(self) -> Path:
         """The file with agentctl. Its name tells its content: a container keeps the one that it was made with."""
+        from kandev.agentctl.build import build  # noqa: PLC0415 - a backend without containers needs no zipfile
+
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = self._directory / f"agentctl.{os.getpid()}"
         build(str(draft))
@@ -99,6 +100,7 @@ class DockerRuntime:
         return await self._first_answer(container, files, request.instance_id)
 
     def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
+        _ = self._archive  # built here, in a thread, at the first start
         files.prepare(
             request.instance_id,
             cap_bytes=self._cap_bytes,
