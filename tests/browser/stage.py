@@ -48,6 +48,10 @@ class Stage:
         """Kills the backend, and only it."""
         self._run(self.backend.kill9())
 
+    def stop(self) -> None:
+        """Ends the backend in order."""
+        self._run(self.backend.stop())
+
     def kill_and_start(self) -> None:
         """What a crash and a restart do."""
         self.kill9()

@@ -4,6 +4,9 @@ import type { SessionStore } from "../stores/session";
 import { useServices } from "../services";
 import { ActionButton } from "../ui/ActionButton";
 
+/** A narrow field has no room for more, and a phone no Shift+Enter. */
+const HINT = matchMedia("(max-width: 800px)").matches ? "Message" : "Message · Enter sends, Shift+Enter makes a new line";
+
 /** Where one writes. Always open while the session takes prompts: what cannot be sent yet waits in view (UI-3, UI-6). */
 export function Composer({ store, prompts }: { store: SessionStore; prompts: Prompts }) {
   const field = useRef<HTMLTextAreaElement>(null);
@@ -28,7 +31,7 @@ export function Composer({ store, prompts }: { store: SessionStore; prompts: Pro
         ref={field}
         rows={1}
         value={prompts.draft.value}
-        placeholder={isEnded ? "This session takes no messages" : "Message · Enter sends, Shift+Enter makes a new line"}
+        placeholder={isEnded ? "This session takes no messages" : HINT}
         disabled={isEnded}
         onInput={(event) => (prompts.draft.value = event.currentTarget.value)}
         onKeyDown={keyed}

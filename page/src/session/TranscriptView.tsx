@@ -14,6 +14,7 @@ export function TranscriptView({ store, agent }: { store: SessionStore; agent: s
   const scroller = useRef<HTMLDivElement>(null);
   const content = useRef<HTMLDivElement>(null);
   const isPinned = useRef(true);
+  const lastTop = useRef(0);
   const isBelow = useSignal(false);
   const chunks = store.transcript.chunks.value;
 
@@ -28,7 +29,10 @@ export function TranscriptView({ store, agent }: { store: SessionStore; agent: s
   const scrolled = () => {
     const view = scroller.current;
     if (!view) return;
-    isPinned.current = view.scrollHeight - view.scrollTop - view.clientHeight < PINNED_PX;
+    // Only who scrolls up leaves the end: it may have moved on since we went there.
+    if (view.scrollHeight - view.scrollTop - view.clientHeight < PINNED_PX) isPinned.current = true;
+    else if (view.scrollTop < lastTop.current) isPinned.current = false;
+    lastTop.current = view.scrollTop;
     if (isPinned.current) isBelow.value = false;
     loadIfNear();
   };
