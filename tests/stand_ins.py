@@ -62,9 +62,11 @@ class Talk:
         self.ids = ids
 
     @classmethod
-    async def begin(cls, client: Client, agent: str, text: str = "remember apple") -> "Talk":
+    async def begin(cls, client: Client, agent: str, text: str = "remember apple", *, runtime: str = "") -> "Talk":
+        """A new task; '' is the default runtime."""
         await client.call("task.subscribe")
-        created = await client.call("task.create", {"agent": agent, "description": text})
+        where = {"runtime": runtime} if runtime else {}
+        created = await client.call("task.create", {"agent": agent, "description": text, **where})
         talk = cls(client, {"task_id": created["task"]["id"], "session_id": created["session"]["id"]})
         await talk.follow(client)
         return talk

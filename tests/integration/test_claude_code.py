@@ -209,6 +209,64 @@ async def test_perm_2_a_question_does_not_outlive_its_process(stage: Stage) -> N
         assert call["metadata"]["status"] == "unknown"
 
 
+async def test_perm_2_a_question_of_an_agent_that_lives_on_is_answered(stage: Stage) -> None:
+    """Detached, it outlives the kill: what it asked is answered by the next backend, with what was suggested."""
+    async with stage.backend.client() as client:
+        talk = await Talk.begin(client, "claude-code", runtime="detached")
+        await talk.ended()
+        seen = await talk.send("tool list")
+        request = (await client.wait_event("permission.requested", after=seen))["request"]
+        await stage.backend.kill9()
+    await stage.backend.start()
+    async with stage.backend.client() as client:
+        await talk.follow(client)
+        await talk.call("permission.respond", request_id=request["id"], option_id="allow_always")
+        assert (await talk.ended())["state"] == "completed"
+        (call,) = [m for m in await talk.transcript() if m["type"] == "tool_call"]
+        assert call["metadata"]["status"] == "completed"
+        await talk.call("task.session.stop")
+    answer = json.loads((stage.directory / "answer-list.json").read_text())
+    assert (answer["updatedInput"], len(answer["updatedPermissions"])) == ({"command": "list"}, 1)
+    assert len(stage.starts()) == 1
+
+
+async def test_crash_a_turn_goes_on_while_no_backend_runs(stage: Stage) -> None:
+    """Detached, it speaks on; the next backend reads on exactly where the last one stood, within a message."""
+    async with stage.backend.client() as client:
+        talk = await Talk.begin(client, "claude-code", "slow 40", runtime="detached")
+        await client.wait_event("session.message.delta", lambda delta: "piece 3" in delta["text"])
+        await stage.backend.kill9()
+    await stage.backend.start()
+    async with stage.backend.client() as client:
+        await talk.follow(client)
+        if (await talk.status())["state"] == "RUNNING":
+            assert (await talk.ended())["state"] == "completed"
+        pieces = "".join(f"piece {number} " for number in range(1, 41))
+        assert await talk.said() == ["slow 40", pieces]
+        assert (await talk.say("what?"))["state"] == "completed"
+        assert (await talk.status())["how"] == "attached"
+        await talk.call("task.session.stop")
+    assert len(stage.starts()) == 1
+
+
+async def test_state_11_an_interrupt_that_is_not_heeded(stage: Stage) -> None:
+    """After its time the process is ended; the next message resumes."""
+    await stage.backend.stop()
+    stage.backend.environment["KANDEV__TIMING__CANCEL_FORCE_S"] = "1"
+    stage.set("deaf")
+    await stage.backend.start()
+    async with stage.backend.client() as client:
+        talk = await Talk.begin(client, "claude-code")
+        await talk.ended()
+        seen = await talk.send("slow 300")
+        await client.wait_event("session.message.delta", after=seen)
+        await talk.call("task.session.cancel")
+        assert (await talk.ended(after=seen))["state"] == "cancelled"
+        assert (await talk.say("what?"))["state"] == "completed"
+        assert (await talk.said())[-1] == KNOWS
+    assert "--resume" in stage.starts()[-1]
+
+
 async def test_tok_13_claude_code_is_not_logged_in(stage: Stage) -> None:
     """Its own words hold the queue and name its command; after the login the same session goes on."""
     async with stage.backend.client() as client:

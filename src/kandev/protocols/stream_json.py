@@ -30,6 +30,8 @@ OURS = "kandev-"
 """Begins the ids of our control requests, so that no id of the agent is taken for one of them."""
 REMEMBERED = 64
 """So many tool calls with a shown difference, and blocks of one message, are remembered: it is all written often."""
+ID_CHARACTERS = 200
+"""An id that is longer is not remembered."""
 NOTHING = Notification("", None)
 CANCELLED = -32800
 _TEXTS = {"text": ("agent_message_chunk", "text"), "thinking": ("agent_thought_chunk", "thinking")}
@@ -168,7 +170,7 @@ class StreamJson:
         block, index = mapping(event.get("content_block")), event.get("index")
         match event.get("type"):
             case "message_start":
-                self._state.message = text(mapping(event.get("message")).get("id"))
+                self._state.message = text(mapping(event.get("message")).get("id"))[:ID_CHARACTERS]
                 self._state.blocks.clear()
             case "content_block_start" if isinstance(index, int):
                 yield from self._block_started(block, index, text(value.get("session_id")))
@@ -204,12 +206,13 @@ class StreamJson:
             return
         if value.get("error") or value.get("is_api_error_message") is True:
             return  # the result says the same, as an error
-        if message.get("model") != "<synthetic>" and (uuid := text(value.get("uuid"))):
+        uuid = text(value.get("uuid"))
+        if message.get("model") != "<synthetic>" and 0 < len(uuid) <= ID_CHARACTERS:
             self._state.uuid = uuid
             if not self._state.prompt and session_id:
                 yield SessionNamed(session_id, uuid)
         for block in blocks:
-            yield from self._whole(block, text(message.get("id")), session_id)
+            yield from self._whole(block, text(message.get("id"))[:ID_CHARACTERS], session_id)
         calls = any(block.get("type") == "tool_use" for block in blocks)
         if self._state.protocol == "amp" and not calls and message.get("stop_reason") in _AMP_ENDS:
             yield from self._ended({"stop_reason": message.get("stop_reason"), "usage": message.get("usage")})
@@ -222,7 +225,7 @@ class StreamJson:
             yield from self._whole_text(kind, text(block.get(_TEXTS[kind][1])), message_id, session_id)
         elif kind == "tool_use":
             body = tool_call(block)
-            if "content" in body:
+            if "content" in body and len(body["toolCallId"]) <= ID_CHARACTERS:
                 self._state.edits.append(body["toolCallId"])
                 del self._state.edits[:-REMEMBERED]
             self._state.spoke = True
@@ -379,7 +382,8 @@ def _control(request_id: int, request: dict[str, Any]) -> bytes:
 
 def _request(value: dict[str, Any]) -> Request:
     request = mapping(value.get("request"))
-    request_id = value.get("request_id")
+    given = value.get("request_id")
+    request_id = given if isinstance(given, str | int) and not isinstance(given, bool) else None
     subtype = text(request.get("subtype"))
     if subtype == "can_use_tool":
         return Request(request_id, "session/request_permission", permission(request))
