@@ -114,9 +114,10 @@ async def test_what_an_agent_let_know_when_it_ran_is_listed(running: Backend) ->
     agents = {one["name"]: one for one in (await running.cli("agents", "--versions")).answer["agents"]}
     demo = agents["demo"]
     assert (demo["resumes"], demo["login"]["state"]) == ("session/resume", "worked")
+    assert {"session/load", "session/resume"} <= set(demo["offers"])
     assert demo["version"]
     assert demo["session_directory"].endswith("demo-agent")
-    assert agents["codex"]["resumes"] == "restores its own session"
+    assert (agents["codex"]["resumes"], agents["codex"]["offers"]) == ("restores its own session", [])
     assert all(one["installed_version"] == "" for one in agents.values() if not one["found"])
 
 

@@ -10,7 +10,7 @@ from kandev.agents.base import AgentConfig, launch_environment
 from kandev.agents.home_files import credentials_found, session_directory, setting_wanted
 from kandev.agents.registry import AgentRegistry
 from kandev.orchestrator.installed_version import installed_version
-from kandev.orchestrator.known_agents import how_it_resumes, login_view
+from kandev.orchestrator.known_agents import how_it_resumes, login_view, offers
 from kandev.store.store import Store
 
 
@@ -48,6 +48,7 @@ class AgentList:
             **msgspec.structs.asdict(self._registry.check(agent.name, os.environ)),
             "version": known.version if known else "",
             "seen_at": known.seen_at if known else "",
+            "offers": offers(known),
             "resumes": how_it_resumes(agent, known),
             "session_directory": session_directory(agent, environ),
             "login": {**msgspec.to_builtins(login), "credentials": credentials_found(agent, environ)},

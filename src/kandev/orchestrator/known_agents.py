@@ -72,6 +72,22 @@ def _natively(known: KnownVersion | None) -> str:
     return "session/resume" if info.resume_session else "session/load" if info.load_session else ""
 
 
+def offers(known: KnownVersion | None) -> list[str]:
+    """Return what the version that ran last offers beyond new sessions and prompts, in the protocol's words."""
+    info = AgentInfo.from_initialize(known.initialize if known else {})
+    told = {
+        "session/load": info.load_session,
+        "session/resume": info.resume_session,
+        "session/list": info.list_sessions,
+        "session/close": info.close_session,
+        "session/fork": info.fork_session,
+        "image": info.image,
+        "audio": info.audio,
+        "embeddedContext": info.embedded_context,
+    }
+    return [name for name, offered in told.items() if offered]
+
+
 def login_of(store: Store, session_id: str) -> LoginView:
     """Return the login of a session's agent, as it was configured when the session was created."""
     config = msgspec.json.decode(store.settings(session_id).agent_config, type=AgentConfig)
