@@ -122,6 +122,19 @@ async def test_amp_begins_with_a_copy_of_another_thread(stage: Stage) -> None:
     assert threads[0] != token
 
 
+async def test_a_copy_is_made_by_the_command_line_too(stage: Stage) -> None:
+    """`kandev fork` makes the session, and the first message to it begins it."""
+    async with stage.backend.client() as client:
+        talk = await Talk.begin(client, "amp")
+        await talk.ended()
+        made = await stage.backend.cli("fork", talk.ids["session_id"])
+        assert (made.code, made.answer["session"]["task_id"]) == (0, talk.ids["task_id"])
+        sent = await stage.backend.cli("send", made.answer["session"]["id"], "what?", "--wait")
+        assert sent.code == 0
+        copy = Talk(client, {**talk.ids, "session_id": made.answer["session"]["id"]})
+        assert (await copy.said())[-1] == AMP_KNOWS
+
+
 async def test_a_thread_that_cannot_be_copied_leaves_the_recap(stage: Stage) -> None:
     """Newer versions have no such command any more: the session begins empty, says why, and takes the recap along."""
     async with stage.backend.client() as client:

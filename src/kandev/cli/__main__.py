@@ -7,6 +7,7 @@ import click
 from kandev.cli.about import agents, config, runtimes, version
 from kandev.cli.attach import attach
 from kandev.cli.doctor import doctor
+from kandev.cli.fork import fork
 from kandev.cli.records import export, history, logs
 from kandev.cli.serve import demo, demo_agent, open_page, serve
 from kandev.cli.sessions import answer, cancel, queue, recover, resume, send, send_again, status, stop
@@ -15,7 +16,7 @@ from kandev.cli.tasks import complete, ls, new, rm, search, show
 _SECTIONS = {
     "The backend": (serve, open_page, demo, doctor, config, version),
     "Tasks": (new, ls, show, complete, rm, search),
-    "Sessions": (attach, send, send_again, status, resume, recover, answer, queue, cancel, stop),
+    "Sessions": (attach, send, send_again, status, resume, recover, fork, answer, queue, cancel, stop),
     "Records": (history, export, logs),
     "Agents": (agents, runtimes, demo_agent),
 }
