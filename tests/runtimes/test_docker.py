@@ -343,3 +343,52 @@ async def killed_engine(backend: Backend, engine: DockerEngine) -> None:
         said = (await session.answer(prompt)).split()
         assert [word for word in said if word.isdecimal()] == [str(n) for n in range(1, 41)]
         await client.call("task.delete", {"task_id": session.task_id, "force": True})
+
+
+async def test_crash_3_a_container_whose_start_was_not_stored_is_ended(backend: Backend, engine: DockerEngine) -> None:
+    """The backend dies between making the container and storing that; the next start ends it, a resume goes on."""
+    await backend.stop()
+    backend.environment["KANDEV_FAILPOINT"] = "start.after_instance"
+    await backend.start()
+    async with backend.client() as client:
+        request = {"agent": "demo", "description": "remember apple", "runtime": "docker"}
+        created = await client.call("task.create", request)
+        await backend.died()
+    running = engine.docker("ps", "-q", "--filter", f"label=kandev.session_id={created['session']['id']}")
+    assert running
+    del backend.environment["KANDEV_FAILPOINT"]
+    await backend.start()
+    async with backend.client() as client:
+        session = Contained(backend, engine, client, created)
+        await session.follow(client)
+        await session.turn_ended()
+        assert "apple" in await session.say("what is the word?")
+        assert len(session.container.split()) == 1
+
+
+async def test_a_paused_container_is_not_attached(backend: Backend, engine: DockerEngine) -> None:
+    """Nobody answers in it, so it is removed; the turn is interrupted, and the next prompt makes a new one."""
+    async with backend.client() as client:
+        session = await Contained.create(backend, engine, client)
+        await session.begin_slow_turn()
+        await backend.kill9()
+    engine.docker("pause", session.container)
+    await backend.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        assert (await session.status())["last_turn"]["state"] == "interrupted"
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_an_image_that_cannot_run_agentctl_is_told(backend: Backend, engine: DockerEngine) -> None:
+    """The start fails with the engine's, or the container's, own words; nothing hangs."""
+    without_python = f'image = "{engine.image}"\nenv = {{ PATH = "/nowhere" }}'
+    for docker, words in (('image = "not/there:1"', "no image not/there:1"), (without_python, "python3")):
+        await backend.stop()
+        backend.config = f"[runtimes.docker]\n{docker}\n"
+        await backend.start()
+        async with backend.client() as client:
+            request = {"agent": "demo", "description": "x", "runtime": "docker", "start": False}
+            created = await client.call("task.create", request)
+            with pytest.raises(CallFailed, match=words):
+                await client.call("task.session.start", {"session_id": created["session"]["id"]})

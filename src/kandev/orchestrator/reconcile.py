@@ -16,7 +16,7 @@ from kandev.agentctl.segments import journal_bounds, journal_in, read_journal
 from kandev.agents.base import AgentConfig
 from kandev.domain.models import Event, ExecutorRunning, Message, SessionState
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import RuntimeUnreachable
+from kandev.errors import AgentError, KandevError, RuntimeUnreachable
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied, Batch
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
@@ -118,7 +118,7 @@ class Reconciler:
             failpoint("reconcile.before_kill")
             try:
                 killed = await runtime.clear_leftovers(there)
-            except RuntimeUnreachable as error:
+            except AgentError as error:  # not reached, or something does not die: a resume tries again
                 log.warning("runtime.not_answering", runtime=name, error=error.message)
                 unknown += mine
                 continue
@@ -138,7 +138,7 @@ class Reconciler:
                 strays = await runtime.strays(named)
                 if strays:
                     await runtime.clear_leftovers(strays)
-            except RuntimeUnreachable as error:
+            except KandevError as error:
                 log.warning("runtime.not_answering", runtime=name, error=error.message)
                 continue
             for stray in strays:

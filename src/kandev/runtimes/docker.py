@@ -89,7 +89,7 @@ class DockerRuntime:
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
         """Start the session's container, which is made where there is none. Raises AgentctlError, Conflict."""
-        if problem := self._not_configured(request.agent):
+        if problem := self._not_configured(image_of(self._config, request.agent)):
             raise Conflict(problem, reason="runtime_not_configured")
         files = self._files(request.session_id)
         container = await self._find(request.session_id)
@@ -233,7 +233,10 @@ class DockerRuntime:
         container = await self._find(files.session_id) if files.instance_id == instance.instance_id else None
         if container is None or not container.running:
             return False
-        await self._engine.stop(container, grace_s=grace_s)
+        try:
+            await self._engine.stop(container, grace_s=grace_s)
+        except AgentctlError:  # one that is paused cannot be stopped; the next start makes a new one
+            await self._engine.remove(container)
         return True
 
     async def strays(self, named: Named) -> list[Instance]:
@@ -269,12 +272,13 @@ class DockerRuntime:
 
     async def _problem(self) -> str:
         try:
-            return self._not_configured("") or await self._engine.ping(self._config.image)
+            image = self._config.image or next(iter(self._config.images.values()), "")
+            return self._not_configured(image) or await self._engine.ping(image)
         except Conflict as error:
             return error.message
 
-    def _not_configured(self, agent: str) -> str:
-        if not image_of(self._config, agent):
+    def _not_configured(self, image: str) -> str:
+        if not image:
             return "No image is configured: set image in [runtimes.docker] (docs/operations.md)."
         if not self._engine.address.startswith("unix://"):
             return f"The engine at {self._engine.address} is not on this machine: directories cannot be mounted there."
