@@ -4,6 +4,7 @@ import { createContext } from "preact";
 import { useContext } from "preact/hooks";
 import { type Signal, signal } from "@preact/signals";
 import { BoardStore } from "./stores/board";
+import { callWhenNeeded } from "./stores/calls";
 import { kept } from "./stores/kept";
 import type { Agent } from "./wire/answers";
 import { Connection } from "./wire/connection";
@@ -13,6 +14,7 @@ export interface Services {
   readonly board: BoardStore;
   readonly agents: Signal<readonly Agent[]>;
   readonly isResumeAutomatic: Signal<boolean>;
+  readonly isCalling: Signal<boolean>;
   /** A sentence that is told once, and to screen readers too. */
   readonly said: Signal<string>;
 }
@@ -24,7 +26,9 @@ export function makeServices(): Services {
     agents.value = (await connection.request("agent.list", {}).catch(() => ({ agents: agents.value }))).agents;
   });
   const board = new BoardStore(connection);
-  return { connection, board, agents, isResumeAutomatic: kept("auto-resume", true), said: signal("") };
+  const isCalling = kept("calls", false);
+  callWhenNeeded(board, isCalling);
+  return { connection, board, agents, isResumeAutomatic: kept("auto-resume", true), isCalling, said: signal("") };
 }
 
 /** A refused WebSocket tells a page nothing, so ask over HTTP whether it is the token. */

@@ -4,8 +4,9 @@ import re
 
 from playwright.sync_api import WebSocketRoute, expect
 
-from browser.desk import Desk
+from browser.desk import SHOTS, Desk
 from browser.stage import Stage
+from browser.tab import Tab
 
 
 def test_ui_1_two_tabs_a_duplicate_and_one_left_open_end_in_the_same_state(desk: Desk, stage: Stage) -> None:
@@ -85,10 +86,9 @@ def test_ui_5_unknown_frames_are_ignored(desk: Desk, stage: Stage) -> None:
 
     page.route_web_socket(re.compile("/ws$"), between)
     page.goto(f"{stage.url}{session.path}?token={stage.backend.token}")
-    expect(page.get_by_role("log")).to_contain_text("I will remember the word kiwi")
-    page.get_by_label("Message", exact=True).fill("what is the word?")
-    page.keyboard.press("Enter")
-    expect(page.get_by_role("log")).to_contain_text("The word is kiwi")
+    tab = Tab(page, SHOTS)
+    tab.sees("I will remember the word kiwi")
+    tab.answered("what is the word?", "The word is kiwi")
 
 
 def test_a_person_who_turned_it_off_resumes_with_a_button(desk: Desk, stage: Stage) -> None:

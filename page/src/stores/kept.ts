@@ -11,6 +11,27 @@ export function kept<T>(name: string, initial: T, storage: Storage | undefined =
   return value;
 }
 
+/** Values under one name and ids of their own, so that two tabs do not overwrite each other's. */
+export class KeptItems<T extends { readonly id: string }> {
+  constructor(
+    private readonly name: string,
+    private readonly storage: Storage | undefined = browserStorage(),
+  ) {}
+
+  all(): T[] {
+    const names = Object.keys(this.storage ?? {}).filter((name) => name.startsWith(`${PREFIX}${this.name}.`));
+    return names.flatMap((name) => read<T>(this.storage, name) ?? []);
+  }
+
+  put(item: T): void {
+    write<T | undefined>(this.storage, `${PREFIX}${this.name}.${item.id}`, item, undefined);
+  }
+
+  remove(id: string): void {
+    write(this.storage, `${PREFIX}${this.name}.${id}`, undefined, undefined);
+  }
+}
+
 function read<T>(storage: Storage | undefined, name: string): T | undefined {
   try {
     const text = storage?.getItem(name);

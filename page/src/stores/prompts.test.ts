@@ -69,6 +69,18 @@ test("UI-6 a page that was closed in between sends it when it is opened again", 
   expect(connection.sent).toEqual([lost]);
 });
 
+test("UI-6 two tabs do not take each other's prompts out of the browser", async () => {
+  connection.answers = [new ConnectionLost(), new ConnectionLost()];
+  const [first, second] = [made(), made()];
+  first.add("one");
+  second.add("two");
+  await settled();
+  connection = new FakeConnection();
+  made();
+  await connection.stand();
+  expect(connection.sent.map((one) => one.content)).toEqual(["one", "two"]);
+});
+
 test("a refusal stays in view, does not hold up the next, and can be edited", async () => {
   const prompts = made();
   connection.answers = [new Refused({ code: "CONFLICT", message: "The session ended." })];

@@ -1,14 +1,15 @@
 // What a person typed: the draft, and the prompts that the server has not acknowledged yet. Nothing is lost when the
 // connection is (UI-6), and nothing is sent twice: a repeated `client_message_id` gives the stored message (PROMPT-2).
 
-import type { Signal } from "@preact/signals";
+import { type Signal, signal } from "@preact/signals";
 import type { Connection } from "../wire/connection";
 import { ConnectionLost, wordsOf } from "../wire/failures";
 import { newId } from "../wire/ids";
-import { kept } from "./kept";
+import { KeptItems, kept } from "./kept";
 
 export interface Unsent {
   readonly id: string;
+  readonly at: number;
   readonly content: string;
   /** Why the server refused it; "" while it is on its way. */
   readonly refusal: string;
@@ -17,6 +18,7 @@ export interface Unsent {
 export class Prompts {
   readonly draft: Signal<string>;
   readonly unsent: Signal<readonly Unsent[]>;
+  private readonly items: KeptItems<Unsent>;
   private isSending = false;
 
   constructor(
@@ -25,7 +27,8 @@ export class Prompts {
     private readonly sessionId: string,
   ) {
     this.draft = kept(`draft.${sessionId}`, "");
-    this.unsent = kept<readonly Unsent[]>(`unsent.${sessionId}`, []);
+    this.items = new KeptItems(`unsent.${sessionId}`);
+    this.unsent = signal(this.items.all().sort((a, b) => a.at - b.at));
   }
 
   /** Send what waits whenever the connection stands, until the returned function is called. */
@@ -35,7 +38,7 @@ export class Prompts {
 
   /** Send a text, as soon as that is possible. */
   add(content: string): void {
-    this.unsent.value = [...this.unsent.value, { id: newId(), content, refusal: "" }];
+    this.put({ id: newId(), at: Date.now(), content, refusal: "" });
     void this.send();
   }
 
@@ -67,18 +70,26 @@ export class Prompts {
     return this.unsent.value.find((one) => one.refusal === "");
   }
 
-  private async sendOne({ id, content }: Unsent): Promise<void> {
+  private async sendOne(one: Unsent): Promise<void> {
+    const { id, content } = one;
     const ids = { task_id: this.taskId, session_id: this.sessionId, client_message_id: id };
     try {
       await this.connection.request("message.add", { ...ids, content });
       this.drop(id);
     } catch (error) {
       if (error instanceof ConnectionLost) throw error;
-      this.unsent.value = this.unsent.value.map((one) => (one.id === id ? { ...one, refusal: wordsOf(error) } : one));
+      this.put({ ...one, refusal: wordsOf(error) });
     }
   }
 
+  private put(item: Unsent): void {
+    this.items.put(item);
+    const isKnown = this.unsent.value.some((one) => one.id === item.id);
+    this.unsent.value = isKnown ? this.unsent.value.map((one) => (one.id === item.id ? item : one)) : [...this.unsent.value, item];
+  }
+
   private drop(id: string): void {
+    this.items.remove(id);
     this.unsent.value = this.unsent.value.filter((one) => one.id !== id);
   }
 }

@@ -1,10 +1,15 @@
 import { useServices } from "../services";
+import { mayCall } from "../stores/calls";
 import { Dialog } from "./Dialog";
 import { KEYS } from "./keys";
 
 /** The keys, and the settings of this browser. */
 export function HelpDialog({ onClose }: { onClose: () => void }) {
-  const { isResumeAutomatic } = useServices();
+  const { isResumeAutomatic, isCalling, said } = useServices();
+  const setCalling = async (isWanted: boolean) => {
+    isCalling.value = isWanted && (await mayCall());
+    if (isWanted && !isCalling.value) said.value = "The browser does not allow it for this page.";
+  };
   return (
     <Dialog title="Keys and settings" onClose={onClose}>
       <dl class="keys">
@@ -13,6 +18,10 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
       <label class="check">
         <input type="checkbox" checked={isResumeAutomatic.value} onChange={(event) => (isResumeAutomatic.value = event.currentTarget.checked)} />
         Opening a session brings its agent back
+      </label>
+      <label class="check">
+        <input type="checkbox" checked={isCalling.value} onChange={(event) => void setCalling(event.currentTarget.checked)} />
+        Call me when a task needs me and I am not looking
       </label>
     </Dialog>
   );

@@ -183,6 +183,17 @@ describe("coming back", () => {
     expect(FakeSocket.made.length).toBe(before);
   });
 
+  test("a server that lets one in and says nothing is given up, and tried again", async () => {
+    const connection = made();
+    const [first] = FakeSocket.made;
+    first!.readyState = WebSocket.OPEN;
+    first!.onopen?.();
+    await vi.advanceTimersByTimeAsync(9_000);
+    expect(FakeSocket.made.length).toBe(2);
+    await last().open();
+    expect(connection.phase.value).toBe("open");
+  });
+
   test("a socket that only looks open is found out", async () => {
     const connection = made();
     await last().open();
@@ -212,7 +223,7 @@ describe("following a session", () => {
     expect(last().asked("session.subscribe")[0]?.payload).toEqual({ session_id: "s" });
     last().answer("session.subscribe", SNAPSHOT);
     await last().drop();
-    await vi.advanceTimersByTimeAsync(10_000);
+    await vi.advanceTimersByTimeAsync(1_000);
     await last().open();
     expect(last().asked("session.subscribe")[0]?.payload).toEqual({ session_id: "s", since: { boot_id: "boot1", seq: 5 } });
     last().answer("session.subscribe", { boot_id: "boot1", seq: 7, gap: false, events: [] });

@@ -127,6 +127,8 @@ export class Connection {
     socket.onopen = () => void this.opened(socket);
     socket.onmessage = (event) => socket === this.socket && this.hear(String(event.data));
     socket.onclose = () => socket === this.socket && void this.lost();
+    // A server that is frozen lets one in and then says nothing.
+    setTimeout(() => socket === this.socket && this.phase.value !== "open" && void this.lost(), ANSWER_MS);
   }
 
   private async opened(socket: WebSocket): Promise<void> {
