@@ -1,13 +1,16 @@
 """What the model has found, each as an example of its own: it goes wrong where two things meet in one moment."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from model.acts import Acts
+from kandev.errors import StorageFull
+from model.acts import Acts, Session
 from model.database import rows
-from model.world import World
+from model.world import Call, World
 
 
 @pytest.fixture(params=range(3))
@@ -209,3 +212,43 @@ def test_state_3_start_is_given_up_while_a_turn_runs(tmp_path: Path, moment: int
         acts.resume(0, asked=True)
         acts.stop(0)
         end(acts)
+
+
+ENDS: dict[str, Callable[[World, Session], Call]] = {
+    "stop": lambda world, one: world.ask(world.backend.operations.stop_session, one.task_id, one.id),
+    "complete": lambda world, one: world.ask(world.backend.tasks.complete, one.task_id),
+    "delete task": lambda world, one: world.ask(world.backend.deletion.delete_task, one.task_id, force=True),
+    "delete session": lambda world, one: world.ask(
+        world.backend.deletion.delete_session, one.task_id, one.id, force=True
+    ),
+}
+
+
+@pytest.mark.parametrize("which", range(1, 6))
+@pytest.mark.parametrize("what", ENDS)
+def test_crash_13_a_promise_meets_a_full_disk(tmp_path: Path, what: str, which: int) -> None:
+    """Whichever write finds no room: nothing was promised, or it is kept as soon as there is room."""
+    with World(tmp_path / "home", seed=which) as world:
+        acts = Acts(world)
+        launched(acts)
+        acts.settle()
+        world.database.write = cramped(world.database.write, which)  # type: ignore[method-assign]
+        asked = ENDS[what](world, acts.sessions[0])
+        world.settle(10)
+        assert asked.done
+        assert isinstance(asked.error, StorageFull | None)
+        query = "SELECT id FROM tasks WHERE intent <> '' UNION SELECT id FROM task_sessions WHERE intent <> ''"
+        assert [row["id"] for row in rows(world.database.connection, query)] == []
+        assert world.faults == []
+
+
+def cramped(write: Any, which: int) -> Any:
+    """The same, but the write of this number finds no room."""
+    writes = itertools.count(1)
+
+    async def cramped_write(job: Any) -> Any:
+        if next(writes) == which:
+            raise StorageFull("No room.")
+        return await write(job)
+
+    return cramped_write

@@ -1,4 +1,7 @@
-"""Deleting sessions and tasks: refused before anything changes, stored before anything ends, finished after a crash."""
+"""Deleting sessions and tasks: refused before anything changes, stored before anything ends, finished after a crash.
+
+What is stored as promised is kept or taken back: without room on the disk that waits for room.
+"""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -52,10 +55,10 @@ class Deletion:
             await self._intend(task_id, f"delete {int(force)} {int(delete_branch)}", BY_TASK, sessions)
             await self._remove(sessions, force=force, delete_branch=delete_branch)
         except KandevError:
-            await self._intend(task_id, "", "", sessions)
+            await self._take_back(task_id, sessions)
             raise
         failpoint("delete.before_task")
-        await self._store.write(lambda tx: tx.run("task_delete", id=task_id))
+        await self._store.write_patiently(lambda tx: tx.run("task_delete", id=task_id))
         failpoint("delete.after_task")
         self._publish([Event(action="task.deleted", task_id=task_id, payload={"task_id": task_id})])
 
@@ -67,10 +70,10 @@ class Deletion:
             await self._intend("", "", f"delete {int(force)} 0", [session])
             await self._remove([session], force=force, delete_branch=False)
         except KandevError:
-            await self._intend("", "", "", [session])
+            await self._take_back("", [session])
             raise
         failpoint("delete.before_session")
-        await self._store.write(lambda tx: tx.run("session_delete", id=session_id))
+        await self._store.write_patiently(lambda tx: tx.run("session_delete", id=session_id))
         failpoint("delete.after_session")
         payload = {"task_id": task_id, "session_id": session_id, "new_state": "DELETED"}
         self._publish([Event(action="task.updated", task_id=task_id, payload=payload)])
@@ -80,16 +83,16 @@ class Deletion:
             await self._worktrees.check_removable(self._workspace(session.id), delete_branch=delete_branch)
 
     async def _intend(self, task_id: str, intent: str, of_sessions: str, sessions: Sequence[TaskSession]) -> None:
-        """Store what has been promised, or '' where it cannot be kept."""
+        """Store what is promised from here on."""
+        await _set_intents(self._store.write, task_id, intent, of_sessions, sessions)
 
-        def job(tx: Tx) -> None:
-            tx.run("task_set_intent", id=task_id, intent=intent, now=now())
-            for session in sessions:
-                tx.run("session_set_intent", id=session.id, intent=of_sessions, now=now())
-
-        failpoint("delete.before_intent")
-        await self._store.write(job)
-        failpoint("delete.after_intent")
+    async def _take_back(self, task_id: str, sessions: Sequence[TaskSession]) -> None:
+        """Store that nothing is promised any more, if anything was."""
+        promised = [self._store.session(session.id).intent for session in sessions]
+        if task_id:
+            promised.append(self._store.task(task_id).intent)
+        if any(promised):
+            await _set_intents(self._store.write_patiently, task_id, "", "", sessions)
 
     async def _remove(self, sessions: Sequence[TaskSession], *, force: bool, delete_branch: bool) -> None:
         """End the agents, then remove all that is kept outside of the database. What is gone already is no error."""
@@ -110,6 +113,23 @@ class Deletion:
 
     def _workspace(self, session_id: str) -> Workspace:
         return msgspec.json.decode(self._store.settings(session_id).workspace, type=Workspace)
+
+
+async def _set_intents(
+    write: Callable[[Callable[[Tx], None]], Awaitable[None]],
+    task_id: str,
+    intent: str,
+    of_sessions: str,
+    sessions: Sequence[TaskSession],
+) -> None:
+    def job(tx: Tx) -> None:
+        tx.run("task_set_intent", id=task_id, intent=intent, now=now())
+        for session in sessions:
+            tx.run("session_set_intent", id=session.id, intent=of_sessions, now=now())
+
+    failpoint("delete.before_intent")
+    await write(job)
+    failpoint("delete.after_intent")
 
 
 def delete_flags(intent: str) -> tuple[bool, bool]:

@@ -269,7 +269,7 @@ class TaskOperations:
             return events
 
         failpoint("stop.before_finish")
-        events = await self._store.write(job)
+        events = await self._store.write_patiently(job)
         failpoint("stop.after_finish")
         self._publish(events)
 

@@ -233,7 +233,7 @@ class TaskService:
             return events
 
         failpoint("complete.before_finish")
-        events = await self._store.write(job)
+        events = await self._store.write_patiently(job)
         failpoint("complete.after_finish")
         self._publish(events)
 
