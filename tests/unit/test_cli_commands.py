@@ -17,13 +17,15 @@ from kandev.cli.words import next_step, resume_words
 from kandev.errors import Conflict, Invalid, NotFound
 
 CONTRACT = [
-    "serve", "open", "demo", "new", "ls", "show", "status", "resume", "recover", "send", "send-again", "attach",
+    "serve", "open", "demo", "new", "ls", "show", "status", "resume", "recover", "fork", "send", "send-again",
+    "attach",
     "answer", "queue", "cancel", "stop", "complete", "rm", "history", "search", "export", "logs", "agents", "runtimes",
     "doctor", "config", "version", "demo-agent",
 ]  # fmt: skip
 NEED_A_BACKEND = {
     "open": [], "new": ["text", "--agent", "demo"], "ls": [], "show": ["x"], "status": ["x"], "resume": ["x"],
-    "recover": ["x", "--action", "recap"], "send": ["x", "text"], "send-again": ["x"],
+    "recover": ["x", "--action", "recap"], "fork": ["x"], "send": ["x", "text"],
+    "send-again": ["x"],
     "attach": ["x"], "answer": ["x", "1"], "queue": ["x"],
     "cancel": ["x"], "stop": ["x"], "complete": ["x"], "rm": ["x"], "history": ["x"], "search": ["x"], "export": ["x"],
     "logs": ["x"], "agents": [], "runtimes": [],
