@@ -15,6 +15,8 @@ SEEDS = [
     ("kandev", 24, 2),
     # A stop hung: the watch for idle agents had lost its cancellation (see unit/test_live_limit_ends.py).
     ("75a065", 4, 5),
+    # A deletion met a full disk: its intention stayed stored, and nobody carried it out (see model/test_examples.py).
+    ("244f1a", 41, 1),
 ]
 
 
