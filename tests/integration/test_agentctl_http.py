@@ -176,14 +176,14 @@ async def test_readiness_has_a_deadline() -> None:
 
 
 def test_the_one_file_program_is_the_same_each_time(tmp_path: Path) -> None:
-    """The archive holds only agentctl and h11, and its bytes depend on the sources alone."""
+    """The archive holds only agentctl, the demo agent and h11, and its bytes depend on the sources alone."""
     first, second = tmp_path / "a.pyz", tmp_path / "b.pyz"
     build(str(first))
     subprocess.run([sys.executable, "-m", "kandev.agentctl.build", str(second)], check=True)
     assert first.read_bytes() == second.read_bytes()
     with zipfile.ZipFile(first) as archive:
         packages = {name.rpartition("/")[0] for name in archive.namelist()}
-    assert packages == {"", "kandev", "kandev/agentctl", "h11"}
+    assert packages == {"", "kandev", "kandev/agentctl", "kandev/demo", "h11"}
 
 
 def test_a_tcp_address_needs_a_token(tmp_path: Path) -> None:

@@ -16,28 +16,9 @@ from msgspec.structs import replace
 from kandev.domain.constants import Timing
 from kandev.errors import Conflict, Invalid, TimedOut, Unavailable, WorkspaceMissing
 from kandev.worktrees import State, Workspace, Worktrees, inspect, plan_empty, plan_in_place, plan_worktree
+from repositories import GIT_ENVIRONMENT, commit, git
 
 SESSION = "0123456789abcdef0123"
-GIT_ENVIRONMENT = {
-    **os.environ,
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    **{f"GIT_{who}_{what}": "t@example.invalid" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
-}
-
-
-def git(where: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(where), *arguments], env=GIT_ENVIRONMENT, capture_output=True, text=True, check=True
-    )
-    return done.stdout.strip()
-
-
-def commit(where: Path, name: str, text: str) -> str:
-    (where / name).write_text(text)
-    git(where, "add", "-A")
-    git(where, "commit", "-q", "-m", name)
-    return git(where, "rev-parse", "HEAD")
 
 
 def listing(path: Path) -> bytes:

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -20,7 +20,10 @@ MAX_BODY_BYTES: Final = 128 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, read whole. `query` holds plain values: ids and numbers need no unquoting."""
+    """One request, read whole but for a body that is read by `pieces`.
+
+    `query` holds plain values: ids and numbers need no unquoting.
+    """
 
     method: str
     path: str
@@ -54,26 +57,38 @@ class HttpConnection:
         self.writer = writer
         self._h11 = h11.Connection(h11.SERVER)
 
-    async def next_request(self) -> Request | None:
-        """Read one request; None when the client has gone. Raises Refusal for what is no HTTP."""
+    async def next_request(self, streamed: Container[tuple[str, str]] = ()) -> Request | None:
+        """Read one request; None when the client has gone. Raises Refusal for what is no HTTP.
+
+        The body of a method and path that is in `streamed` is left to be read by `pieces`.
+        """
         if self._h11.our_state is h11.DONE and self._h11.their_state is h11.DONE:
             self._h11.start_next_cycle()
         try:
             head = await self._next_event()
             if not isinstance(head, h11.Request):
                 return None
-            body = await self._read_body()
+            method = head.method.decode("ascii")
+            path, _, query = head.target.decode("ascii", "replace").partition("?")
+            body = b"" if (method, path) in streamed else await self._read_body()
         except h11.RemoteProtocolError as error:
             raise Refusal(error.error_status_hint, "bad_request", str(error)) from error
-        path, _, query = head.target.decode("ascii", "replace").partition("?")
         headers = dict(head.headers)
         return Request(
-            method=head.method.decode("ascii"),
+            method=method,
             path=path,
             query=dict(pair.split("=", 1) for pair in query.split("&") if "=" in pair),
             authorization=headers.get(b"authorization", b"").decode("latin-1"),
             body=body,
         )
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body of a streamed request, as it comes. Raises ConnectionError when it ends too early."""
+        try:
+            while isinstance(event := await self._next_event(), h11.Data):
+                yield bytes(event.data)
+        except h11.RemoteProtocolError as error:
+            raise ConnectionError(str(error)) from error
 
     async def respond(self, status: int, payload: Mapping[str, Any]) -> None:
         """Answer with a JSON object."""

@@ -24,6 +24,8 @@ _LAST_WORDS_S: Final = 2.0
 """How long readers may still read what is in the journal when agentctl ends."""
 
 Handler = Callable[[Request], Awaitable[Mapping[str, Any]]]
+Streaming = Callable[[HttpConnection, Request], Awaitable[bool]]
+"""Answers by itself; True when a next request may follow on the connection."""
 
 
 class Server:
@@ -42,6 +44,14 @@ class Server:
             ("POST", "/stop"): self._stop,
             ("POST", "/ack"): self._ack,
             ("GET", "/stderr"): self._stderr,
+            ("GET", "/sources/state"): self._sources_state,
+            ("POST", "/sources/checkout"): self._check_out,
+            ("POST", "/work/collect"): self._collect,
+        }
+        self._streaming: Mapping[tuple[str, str], Streaming] = {
+            ("GET", "/stream"): self._stream,
+            ("GET", "/work"): self._work,
+            ("POST", "/sources"): self._sources,
         }
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -73,14 +83,14 @@ class Server:
     async def _serve_one(self, connection: HttpConnection) -> bool:
         """Answer one request; False when the client has gone."""
         try:
-            request = await connection.next_request()
+            request = await connection.next_request(self._streaming)
             if request is None:
                 return False
             self._check_token(request)
             self._sidecar.active()
-            if (request.method, request.path) == ("GET", "/stream"):
-                await self._stream(connection, request)
-                return False
+            streaming = self._streaming.get((request.method, request.path))
+            if streaming is not None:
+                return await streaming(connection, request)
             handler = self._handlers.get((request.method, request.path), _unknown)
             await connection.respond(200, await handler(request))
         except Refusal as refusal:
@@ -130,7 +140,38 @@ class Server:
     async def _stderr(self, request: Request) -> Mapping[str, Any]:
         return {"text": self._sidecar.stderr(request.number("limit", 4096)).decode("utf-8", "replace")}
 
-    async def _stream(self, connection: HttpConnection, request: Request) -> None:
+    async def _sources_state(self, request: Request) -> Mapping[str, Any]:
+        try:
+            path = bytes.fromhex(request.query.get("path", "")).decode()
+        except ValueError:
+            raise Refusal(400, "bad_request", "path is hexadecimal UTF-8.") from None
+        return self._sidecar.sources.state(path)
+
+    async def _check_out(self, request: Request) -> Mapping[str, Any]:
+        return await self._sidecar.sources.check_out(request.json())
+
+    async def _collect(self, request: Request) -> Mapping[str, Any]:
+        return await self._sidecar.sources.collect(request.json())
+
+    async def _sources(self, connection: HttpConnection, _request: Request) -> bool:
+        """Take a bundle of any size."""
+        await connection.respond(200, await self._sidecar.sources.take(connection.pieces()))
+        return True
+
+    async def _work(self, connection: HttpConnection, _request: Request) -> bool:
+        """Send the bundle that was collected."""
+        try:
+            file = open(self._sidecar.sources.outgoing, "rb")  # noqa: ASYNC230, SIM115 - of our own disk; closed below
+        except FileNotFoundError:
+            raise Refusal(409, "nothing_collected", "No work was collected.") from None
+        with file:
+            connection.begin_stream()
+            while data := await asyncio.to_thread(file.read, _STREAM_BYTES):
+                await connection.send_chunk(data)
+            await connection.send_chunk(b"")
+        return False
+
+    async def _stream(self, connection: HttpConnection, request: Request) -> bool:
         """Send the journal from `from` on, for ever; it ends behind the exit record."""
         journal = self._sidecar.journal
         offset = request.number("from")
@@ -147,6 +188,7 @@ class Server:
             await self._send_journal(connection, Cursor(journal, offset))
         finally:
             self._streams.discard(task)
+        return False
 
     async def _send_journal(self, connection: HttpConnection, cursor: Cursor) -> None:
         grown = asyncio.Event()

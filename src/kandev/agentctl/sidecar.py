@@ -11,12 +11,14 @@ from typing import Any, Final
 
 from kandev.agentctl import API_VERSION
 from kandev.agentctl.failpoints import failpoint
+from kandev.agentctl.git import Git
 from kandev.agentctl.identity import AgentIdentity, Identity, write_identity
 from kandev.agentctl.journal import Journal
 from kandev.agentctl.platform import boot_id, process_stat
 from kandev.agentctl.process import AgentRun, Surroundings
 from kandev.agentctl.refusal import Refusal
 from kandev.agentctl.segments import journal_in
+from kandev.agentctl.sources import Sources
 from kandev.agentctl.spawn import Launch, spawn
 from kandev.agentctl.tree import ProcessTree
 
@@ -63,6 +65,7 @@ class Sidecar:
         self._loop = asyncio.get_running_loop()
         self._tree = ProcessTree(self._loop)
         self.journal = Journal(journal_in(options.directory), on_growth=self.wake_readers)
+        self.sources = Sources(options.directory, Git(self._tree))
         self._launch: Launch | None = None
         self._run: AgentRun | None = None
         self._gen = 0

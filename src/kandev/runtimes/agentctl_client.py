@@ -1,21 +1,29 @@
 """Talks to one agentctl: configure, start, send, stream, stop. The one client for every runtime."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from functools import partial
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, BinaryIO, Final, TypeVar
 
 import msgspec
 
 from kandev.agentctl import API_VERSION
 from kandev.errors import AgentctlError, AgentDied, AgentError, AgentNotFound, TimedOut, WorkspaceMissing
-from kandev.runtimes.http_pool import Answer, HttpPool
+from kandev.runtimes.http_pool import READ_BYTES, Answer, HttpPool
 
-__all__ = ["AgentHealth", "AgentProcess", "AgentctlClient", "Health", "JournalHealth"]
+__all__ = ["AgentHealth", "AgentProcess", "AgentctlClient", "Health", "JournalHealth", "Work"]
+
+OK: Final = HTTPStatus.OK.value
 
 CALL_TIMEOUT_S: Final = 10.0
 """How long agentctl may take to answer a call that waits for nothing (CRASH-16)."""
 STOP_MARGIN_S: Final = 20.0
 """What a stop may take beyond its grace: SIGTERM, the kill of the tree, and the exit record."""
+GIT_TIMEOUT_S: Final = 1800.0
+"""What a few gits over all files of a large repository may take; agentctl gives each of them 300 s."""
 _SEND_TRIES: Final = 3
 _READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
 
@@ -63,6 +71,18 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     agent: AgentHealth
     journal: JournalHealth
     last_line: int
+
+
+class Work(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent did in a directory that is not here, as agentctl's `Sources.collect` tells it; `size` in bytes."""
+
+    tip: str
+    elsewhere: str
+    size: int = msgspec.field(name="bytes")
+    branch: str = ""
+    uncommitted: bool = False
+    gitlinks: list[str] = []
+    incomplete: str = ""
 
 
 class AgentctlClient:
@@ -166,6 +186,48 @@ class AgentctlClient:
         """Return the last `limit` bytes of the agent's stderr; bytes that are no UTF-8 are replaced."""
         return str(msgspec.json.decode(await self._call("GET", f"/stderr?limit={limit}"))["text"])
 
+    async def send_sources(self, bundle: Path) -> None:
+        """Bring a git bundle to agentctl, piece by piece; `check_out` makes a directory of it."""
+        try:
+            with bundle.open("rb") as file:
+                answer = await self._pool.upload("/sources", iter(partial(file.read, READ_BYTES), b""), _size(file))
+        except ConnectionError as error:
+            raise _unreachable(error) from error
+        if answer.status != OK:
+            raise _refused(answer)
+
+    async def sources_state(self, path: str) -> str:
+        """Tell whether a directory is there: missing, ready or foreign."""
+        answer = await self._call("GET", f"/sources/state?path={path.encode().hex()}")
+        return str(msgspec.json.decode(answer)["state"])
+
+    async def check_out(self, path: str, how: Mapping[str, Any]) -> bool:
+        """Make a directory there, as `how` says (agentctl's `Sources.check_out`); False when it was there already."""
+        answer = await self._call("POST", "/sources/checkout", {"path": path, **how}, timeout_s=GIT_TIMEOUT_S)
+        return bool(msgspec.json.decode(answer)["made"])
+
+    async def collect_work(self, path: str, *, branch: str, known: Sequence[str]) -> Work:
+        """Have the work put into a bundle, but for the commits in `known`; nothing of the agent's state is changed."""
+        payload = {"path": path, "branch": branch, "known": list(known)}
+        return _decode(await self._call("POST", "/work/collect", payload, timeout_s=GIT_TIMEOUT_S), Work)
+
+    async def fetch_work(self, bundle: Path) -> None:
+        """Write the bundle that was collected to a file, piece by piece."""
+        try:
+            pieces = await self._pool.stream("/work")
+        except ConnectionError as error:
+            raise _unreachable(error) from error
+        if isinstance(pieces, Answer):
+            raise _refused(pieces)
+        try:
+            with bundle.open("wb") as file:
+                async for piece in pieces:
+                    file.write(piece)
+        except ConnectionError as error:
+            raise AgentctlError(f"The work was cut off on its way: {error}", reason="stream_cut") from error
+        finally:
+            await pieces.aclose()
+
     async def aclose(self) -> None:
         """Close all connections; calls and streams in flight end with AgentctlError."""
         await self._pool.aclose()
@@ -192,9 +254,13 @@ class AgentctlClient:
             raise _unreachable(error) from error
         except TimeoutError:
             raise _no_answer(target) from None
-        if answer.status != 200:
+        if answer.status != OK:
             raise _refused(answer)
         return answer.body
+
+
+def _size(file: BinaryIO) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _decode(body: bytes, kind: type[T]) -> T:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final, NamedTuple
 
 from kandev.errors import AgentctlError
@@ -57,6 +57,26 @@ class HttpPool:
             self._busy.discard(connection)
         self._idle.append(connection)
         return Answer(status, content)
+
+    async def upload(self, target: str, pieces: Iterable[bytes], length: int) -> Answer:
+        """POST a body of `length` bytes, piece by piece, on a connection of its own; return the answer.
+
+        Raises ConnectionError when no whole answer came.
+        """
+        connection = await self._open()
+        self._busy.add(connection)
+        try:
+            connection.writer.write(self._head("POST", target, length))
+            for piece in pieces:
+                connection.writer.write(piece)
+                await connection.writer.drain()
+            status, fields = await _read_head(connection.reader)
+            return Answer(status, await connection.reader.readexactly(int(fields.get("content-length", "0"))))
+        except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
+            raise ConnectionError(str(error) or type(error).__name__) from error
+        finally:
+            self._busy.discard(connection)
+            connection.writer.close()
 
     async def stream(self, target: str) -> AsyncGenerator[bytes, None] | Answer:
         """Send a GET whose answer is endless; return its pieces, or the answer itself when it is not 200.

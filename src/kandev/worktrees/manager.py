@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.errors import Conflict, Invalid, WorkspaceMissing
+from kandev.worktrees.carrying import Carrying
 from kandev.worktrees.git import Git
 from kandev.worktrees.preparation import Preparation
 from kandev.worktrees.workspace import Repository, State, Workspace, find_repository, inspect, is_locked
@@ -56,6 +57,7 @@ class Worktrees:
         """Take the home's `worktrees` directory, the backend's environment, and [worktrees] of the configuration."""
         timing = timing or Timing()
         self._git = Git(directory / ".locks", environ=environ, timing=timing)
+        self.carrying = Carrying(self._git, directory / ".carried")
         self._preparation = Preparation(setup=setup, copy=copy, environ=environ, timeout_s=timing.setup_s)
 
     async def check_repository(self, repository_path: str, base_branch: str = "") -> str:
