@@ -27,7 +27,8 @@ PAGE_SOURCES := $(shell find page -type f -not -path '*/node_modules/*' 2>/dev/n
 # The editable install of the tests serves every purpose; the plain one is made only where that is absent.
 INSTALLED := $(if $(wildcard .venv/.tests),.venv/.tests,.venv/.plain)
 
-.PHONY: help demo serve test mutants fuzz lint locks-name-no-host format bench crash chaos runtimes-test lock real-agents clean
+.PHONY: help demo serve page page-test pictures types test mutants fuzz lint locks-name-no-host format bench crash chaos \
+	runtimes-test lock real-agents clean
 .DEFAULT_GOAL := help
 
 help:
@@ -35,6 +36,7 @@ help:
 	@echo 'make serve        the server on 127.0.0.1 (ARGS="--port 0")'
 	@echo 'make page         builds the page; without Node on the PATH it brings its own'
 	@echo 'make page-test    its unit tests, and its tests in Chromium (ARGS="-k resume")'
+	@echo 'make pictures     makes the pictures of the README again'
 	@echo 'make types        writes the types of the page from the structs of the server'
 	@echo 'make test         every test that this machine can run; says what it skipped and why (ARGS="-k resume")'
 	@echo 'make mutants      breaks each rule on purpose and expects its tests to turn red (ARGS="TOK-3 --jobs 4")'
@@ -67,6 +69,9 @@ $(PAGE): $(PAGE_SOURCES) | .venv/bin/pip
 page-test: .venv/.tests .venv/.browser page
 	@$(PY) page/build.py --test
 	$(PY) -m pytest tests/browser $(ARGS)
+
+pictures: .venv/.tests .venv/.browser page
+	$(PY) -m pytest tests/browser/pictures.py
 
 types: .venv/.tests
 	PYTHONPATH=tests $(PY) -m wire_types --write

@@ -19,7 +19,7 @@ export function CardView({ card: { entry, place } }: { card: Card }) {
       </span>
       <span class="card-marks">
         {status?.interrupted && <span class="mark">⟲ interrupted</span>}
-        {status && status.queued > 0 && <span class="mark">{status.queued} queued</span>}
+        {status && status.queued > 0 && place.column !== "done" && <span class="mark">{status.queued} queued</span>}
         {entry.sessions > 1 && <span class="mark">{entry.sessions} sessions</span>}
       </span>
     </a>

@@ -65,10 +65,13 @@ export function countsOf(details: readonly Detail[]): { added: number; removed: 
   return { added: lines.filter((line) => line.sign === "+").length, removed: lines.filter((line) => line.sign === "-").length };
 }
 
+function linesIn(text: string): string[] {
+  return text === "" ? [] : text.replace(/\n$/, "").split("\n");
+}
+
 /** The lines of a diff: what differs between the common beginning and end, with three lines around it. */
 export function linesOf({ before, after }: Diff): Line[] {
-  const old = before === "" ? [] : before.split("\n");
-  const now = after === "" ? [] : after.split("\n");
+  const [old, now] = [linesIn(before), linesIn(after)];
   let head = 0;
   while (head < old.length && head < now.length && old[head] === now[head]) head++;
   let tail = 0;
