@@ -122,6 +122,21 @@ async def test_amp_begins_with_a_copy_of_another_thread(stage: Stage) -> None:
     assert threads[0] != token
 
 
+async def test_wire_12_amp_gets_its_mode_at_its_start(stage: Stage) -> None:
+    """Nothing can be told to it while it runs: the mode is kept, and stands on the next command line."""
+    async with stage.backend.client() as client:
+        talk = await Talk.begin(client, "amp")
+        await talk.ended()
+        assert not (await talk.call("session.set_mode", mode_id="deep"))["applied"]
+        await stage.backend.kill9()
+    await stage.backend.start()
+    async with stage.backend.client() as client:
+        await talk.follow(client)
+        assert (await talk.say("what?"))["state"] == "completed"
+    assert ["--mode" in start for start in stage.starts()] == [False, True]
+    assert stage.starts()[1][-2:] == ["--mode", "deep"]
+
+
 async def test_a_copy_is_made_by_the_command_line_too(stage: Stage) -> None:
     """`kandev fork` makes the session, and the first message to it begins it."""
     async with stage.backend.client() as client:

@@ -88,7 +88,8 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, f
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One agent. `command` may begin with `{python}` and hold paths under `{kandev}`: see `launch_command`.
 
-    What `version_command` writes names the version of the program.
+    What `version_command` writes names the version of the program. `mode_flag` takes the mode, for an agent that is
+    told of it only at its start.
     `idle_minutes` None means the limit of the whole backend, `runtime` '' its default. `close_grace_s` is how long the
     agent may take to end after its stdin was closed (PROC-6). `session_directory` is where the agent keeps its
     sessions: what must last for it to restore them. `credentials` are variables ("$NAME") and files by which it is
@@ -110,6 +111,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     mcp_servers: tuple[McpServer, ...] = ()
     model: str = ""
     mode: str = ""
+    mode_flag: str = ""
     permissions: Permissions = "ask"
     idle_minutes: float | None = None
     runtime: str = ""
@@ -156,6 +158,7 @@ class AgentOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     mcp_servers: tuple[McpServer, ...] | UnsetType = UNSET
     model: str | UnsetType = UNSET
     mode: str | UnsetType = UNSET
+    mode_flag: str | UnsetType = UNSET
     permissions: Permissions | UnsetType = UNSET
     idle_minutes: _Time | UnsetType | None = UNSET
     runtime: RuntimeName | UnsetType = UNSET
@@ -205,8 +208,8 @@ def launch_command(
     """The words that start the agent at a place, `{python}` and `{kandev}` put in.
 
     With a token, an agent that resumes by its command line gets it there; one that restores natively gets it in its
-    protocol. The placeholders are put in at each launch, so
-    that a stored session still starts after Python or this package was moved.
+    protocol. The placeholders are put in at each launch, so that a stored session still starts after Python or this
+    package was moved.
     """
     words = place.expand(config.command)
     session = config.session

@@ -79,6 +79,11 @@ class AgentExecution:
         return self.ingest.reader.dialect
 
     @property
+    def takes_settings(self) -> bool:
+        """False for an agent that cannot be told anything but prompts while it runs."""
+        return self.config.protocol != "amp"
+
+    @property
     def history_enabled(self) -> bool:
         """Gates both recording and injection."""
         return self.state.history_enabled

@@ -12,7 +12,7 @@ import msgspec
 import structlog
 
 from kandev.agentctl.failpoints import failpoint
-from kandev.agents.base import AgentConfig, launch_command, launch_environment, mcp_servers_for_launch
+from kandev.agents.base import AgentConfig, launch_environment, mcp_servers_for_launch
 from kandev.domain.constants import Timing
 from kandev.domain.models import Event, ExecutorRunning, Message
 from kandev.domain.models import now as stamp
@@ -20,6 +20,7 @@ from kandev.domain.resume import LaunchAgentRequest
 from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied
+from kandev.lifecycle.command import command_of
 from kandev.lifecycle.effects import EventHandlers, ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.forking import fork_by_command
@@ -195,7 +196,7 @@ class LifecycleManager:
         await fork_by_command(execution)
         failpoint("agent.before_configure")
         await execution.client.configure(
-            command=self._command(execution),
+            command=command_of(execution),
             env=launch_environment(config, os.environ, execution.runtime.place),
             cwd=request.cwd,
             inherit=execution.runtime.place.own_environment,
@@ -227,15 +228,6 @@ class LifecycleManager:
             refuses=lambda version: self._store.refuses_restore(execution.config.name, version),
             stage=stage,
         )
-
-    def _command(self, execution: AgentExecution) -> list[str]:
-        request, config = execution.request, execution.config
-        # An ACP agent with such an option might not start over a token that nothing has proven (TOK-5).
-        token = request.acp_session_id if request.token_proven or config.protocol != "acp" else ""
-        at = request.last_message_uuid
-        if token or not request.fork_of:
-            return launch_command(config, token=token, last_message_uuid=at, place=execution.runtime.place)
-        return [*launch_command(config, token=request.fork_of, place=execution.runtime.place), config.session.fork_flag]
 
     def _forget(self, execution: AgentExecution) -> None:
         if self._executions.get(execution.ref.session_id) is execution:

@@ -32,7 +32,10 @@ class SessionSettings:
         self._publish = publish
 
     async def set_mode(self, session_id: str, mode_id: str) -> dict[str, Any]:
-        """Set the agent's mode and keep it for every later start (WIRE-12). Without an agent it is only kept."""
+        """Set the agent's mode and keep it for every later start (WIRE-12).
+
+        Without an agent, or one that is only told at its start, it is kept.
+        """
         return await self._set(
             session_id,
             method="session/set_mode",
@@ -65,6 +68,8 @@ class SessionSettings:
     ) -> dict[str, Any]:
         session = self._store.session(session_id)
         execution = self._running(session_id)
+        if execution is not None and not execution.takes_settings:
+            execution = None  # it gets them on its command line, at its next start
         answer: Any = None
         if execution is not None:
             try:

@@ -142,16 +142,20 @@ ALLOW_ONCE, ALLOW_ALWAYS, DENY = "allow_once", "allow_always", "deny"
 
 
 def _always(suggestions: Sequence[Mapping[str, Any]]) -> str:
-    rules = [
-        f"{text(rule.get('toolName'))}({content})"
-        if (content := text(rule.get("ruleContent")))
-        else text(rule.get("toolName"))
-        for suggestion in suggestions
-        for rule in items(suggestion.get("rules"))
-    ]
-    modes = [text(suggestion.get("mode")) for suggestion in suggestions if suggestion.get("type") == "setMode"]
-    what = [*rules, *(f"mode {mode}" for mode in modes)]
+    what: list[str] = []
+    for suggestion in suggestions:
+        what += map(_rule, items(suggestion.get("rules")))
+        directories = suggestion.get("directories")
+        what += (
+            [f"directory {one}" for one in directories if isinstance(one, str)] if isinstance(directories, list) else []
+        )
+        what += [f"mode {suggestion['mode']}"] if text(suggestion.get("mode")) else []
     return f"Always allow: {', '.join(what)}"[:TITLE_CHARACTERS] if what else "Always allow"
+
+
+def _rule(rule: Mapping[str, Any]) -> str:
+    content = text(rule.get("ruleContent"))
+    return f"{text(rule.get('toolName'))}({content})" if content else text(rule.get("toolName"))
 
 
 def mapping(value: Any) -> dict[str, Any]:

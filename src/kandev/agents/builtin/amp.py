@@ -12,6 +12,7 @@ AGENT = AgentConfig(
         fork_session_cmd=("amp", "threads", "fork"),
         continue_session_cmd=("amp", "threads", "continue"),
     ),
+    mode_flag="--mode",
     env_allow=("AMP_*",),
     credentials=("$AMP_API_KEY",),
     login_hint="amp login",
