@@ -7,11 +7,9 @@ whatever would be sent is left out.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from kandev.agentctl import records
 from kandev.agentctl.failpoints import failpoint
-from kandev.domain.models import Message, PermissionState
+from kandev.domain.models import Message
 from kandev.lifecycle.batch import Applied, Batch, Change
 from kandev.lifecycle.effects import (
     AcpSessionCreated,
@@ -26,8 +24,8 @@ from kandev.lifecycle.effects import (
     SessionStatusEvent,
 )
 from kandev.lifecycle.last_words import refusal
-from kandev.lifecycle.permissions import ask_change, close_permissions, permission_message, rpc_key
 from kandev.lifecycle.protocol_state import InFlight, Phase, ProtocolState, small, told_of_turn
+from kandev.lifecycle.questions import PERMISSION, Questions
 from kandev.lifecycle.transcript import AGENT_STATE, TEXT_TYPES, Transcript
 from kandev.protocols import acp
 from kandev.protocols.dialect import Burst, Event, SessionNamed
@@ -36,9 +34,6 @@ from kandev.store.rows import to_json
 
 SAID_NOTHING = frozenset({"available_commands_update", "current_mode_update", "config_option_update"})
 MIB = 1 << 20
-PERMISSION = "session/request_permission"
-PENDING_PERMISSIONS = 256
-"""Questions that may be open at a time; an agent that asks on and on is answered "cancelled"."""
 
 
 class Reader:
@@ -65,9 +60,11 @@ class Reader:
         self.position = position
         self.noise = 0
         self._handlers = handlers
-        self._policy = permissions
         self.on_answer: Callable[[int, acp.Response], None] | None = None
         self.transcript = Transcript(ref, state, next_seq=next_seq, load_message=load_message)
+        self._questions = Questions(
+            ref, state, self.transcript, policy=permissions, dialect=self.dialect, send=self.queue_line
+        )
 
     @property
     def batch(self) -> Batch:
@@ -188,9 +185,8 @@ class Reader:
         turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
         delivered = self.state.lines_begun >= self.state.prompt_line
         self.transcript.end_turn(tools="unknown")
-        self.batch.add(close_permissions(self.ref, "expired"))
+        self._questions.end_agent()
         self.state.in_flight = {}
-        self.state.permissions = {}
         self.effect(
             AgentExited(
                 turn_id=turn,
@@ -238,7 +234,7 @@ class Reader:
             case acp.Request():
                 self._request(event)
             case acp.Notification(method="$/cancel_request"):
-                self._withdrawn(event.params)
+                self._questions.withdraw(event.params)
             case Burst():
                 for one in event.events:
                     self._event(one)
@@ -342,7 +338,7 @@ class Reader:
     def _prompt_answered(self, turn_id: str, response: acp.Response) -> None:
         reason, known = acp.stop_reason(response.result)
         self.transcript.end_turn(tools="cancelled" if reason == "cancelled" else "unknown" if response.error else "")
-        self._close_turns_questions()
+        self._questions.end_turn()
         restored = self.state.restored
         if response.error is not None:
             self.effect(
@@ -371,42 +367,10 @@ class Reader:
         )
         failpoint("turn.answered")
 
-    def _close_turns_questions(self) -> None:
-        """A turn ended over its open questions: they are closed, and answered, since nobody answers them any more."""
-        for key, ours in self.state.asked_in_turn.items():
-            self.queue_line(self.dialect.answer_permission(msgspec.json.decode(key), None, {}))
-            self.batch.add(close_permissions(self.ref, "cancelled", only=ours))
-        self.state.forget_turns_questions()
-
     def _request(self, request: acp.Request) -> None:
         if request.method != PERMISSION:
             self.queue_line(self.dialect.refuse(request.id, -32601, f"Method not found: {request.method}"))
             return
-        ask = acp.permission(request.params)
-        kind = ask.kind or self.transcript.tool_kind(ask.tool_call_id)
-        chosen = acp.auto_permission(ask.options, kind, self._policy)
-        refused = chosen is None and (self._policy == "deny" or len(self.state.permissions) >= PENDING_PERMISSIONS)
-        if chosen is not None or refused:
-            self.queue_line(self.dialect.answer_permission(request.id, chosen, ask.tool_call))
         self._heard()
         self.state.turn_said = True
-        self.transcript.close_text()
-        asked = permission_message(ask, chosen=chosen, refused=refused)
-        message = self.transcript.message(
-            author_type="agent", type_="permission_request", content=asked.content, metadata=asked.metadata
-        )
-        self.batch.add(ask_change(self.ref, message, request.id, asked))
-        self.batch.urgent = True
-        if asked.state is PermissionState.PENDING:
-            self.state.permissions[rpc_key(request.id)] = asked.id
-            if not any(flight.turn_id for flight in self.state.in_flight.values()):
-                self.state.asked_outside.append(asked.id)
-        failpoint("permission.asked")
-
-    def _withdrawn(self, params: Any) -> None:
-        """The agent takes a request back: the permission is closed, and its request answered -32800."""
-        request_id = params.get("requestId") if isinstance(params, dict) else None
-        ours = self.state.permissions.pop(rpc_key(request_id), None)
-        if ours is not None:
-            self.queue_line(self.dialect.refuse(request_id, -32800, "Request cancelled"))
-            self.batch.add(close_permissions(self.ref, "cancelled", only=ours))
+        self._questions.ask(request)
