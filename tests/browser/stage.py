@@ -12,13 +12,14 @@ from backend import Backend
 
 T = TypeVar("T")
 LIMIT = 60.0
+SHORT_WAITS = {"KANDEV__TIMING__IN_USE_RETRY_S": "1", "KANDEV__TIMING__CANCEL_FORCE_S": "2"}
 
 
 class Stage:
     """One home, and the backend on it at one port for all its starts: an open page comes back to the same address."""
 
     def __init__(self, directory: Path, *, config: str = "") -> None:
-        self.backend = Backend(directory, config=config)
+        self.backend = Backend(directory, config=config, environment=SHORT_WAITS)
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._loop = asyncio.new_event_loop()

@@ -59,6 +59,25 @@ def test_a_task_is_reached_stopped_completed_and_deleted(desk: Desk, stage: Stag
     expect(tab.page.get_by_text("No tasks yet")).to_be_visible()
 
 
+def test_a_task_is_renamed_and_gets_another_session(desk: Desk, stage: Stage) -> None:
+    """The new session begins with what is known in the first; the field in the head goes from one to the other."""
+    session = stage.create("remember yew", title="Yew")
+    tab = desk.tab(session.path)
+    tab.sees("I will remember the word yew")
+    tab.page.get_by_label("More").click()
+    tab.press("Rename…")
+    tab.page.get_by_label("Title").fill("Old tree")
+    tab.press("Rename")
+    expect(tab.page.get_by_role("heading", level=1)).to_have_text("Old tree")
+    tab.page.get_by_label("More").click()
+    tab.press("Another session from here")
+    tab.sees_moment("This session was not started")
+    tab.press("Start")
+    tab.answered("what is the word?", "The word is yew")
+    tab.page.get_by_label("Session").select_option(session.id)
+    tab.sees("I will remember the word yew")
+
+
 def test_a_browser_without_the_token_is_let_in_by_it(desk: Desk, stage: Stage) -> None:
     """The form asks for the token, opens the page that was wanted, and leaves no token in the address."""
     session = stage.create("remember ash")

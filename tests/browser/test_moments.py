@@ -106,6 +106,44 @@ def test_ui_4_a_rejected_conversation(play: Play, button: str, answer: str) -> N
     tab.sees_no_moment()
 
 
+def test_ui_4_an_agent_that_cannot_restore(play: Play) -> None:
+    """It says nothing definite, twice: nothing was deleted, trying again comes first, and works once it is mended."""
+    play.begin("native")
+    tab = play.come_back(on=on_restore(error={"code": -32603, "message": "service failure"}))
+    tab.sees_moment("could not restore the conversation. Nothing was deleted.")
+    labels = tab.moment.get_by_role("button").all_inner_texts()
+    assert labels == ["Try again", "Continue with a summary", "Start fresh"]
+    play.agent.update(on={})
+    tab.press("Try again")
+    tab.sees_moment("remembers this conversation")
+
+
+def test_ui_4_a_conversation_that_is_open_elsewhere(play: Play) -> None:
+    """It is said, with the agent's words; trying again works once the other program has let go."""
+    play.begin("native")
+    tab = play.come_back(on=on_restore(error={"code": -32003, "message": "Session is in use by pid 7"}))
+    tab.sees_moment("This conversation is open in another program.")
+    tab.sees_moment("Nothing is lost")
+    play.agent.update(on={})
+    tab.press("Try again")
+    tab.sees_moment("remembers this conversation")
+
+
+def test_ui_4_an_agent_that_ends_again_and_again(play: Play) -> None:
+    """After five times nobody starts it any more but a person, who is told why and can look at the log."""
+    play.begin("native")
+    tab = play.come_back(on=on_restore(steps=[{"stderr": "no licence"}, {"die": 3}]))
+    for _ in range(4):
+        tab.sees_moment("ended while it was coming back")
+        tab.press("Try again")
+    tab.sees_moment("ended 5 times in a minute")
+    tab.sees_moment("Nothing was deleted.")
+    tab.shot("parked")
+    play.agent.update(on={})
+    tab.press("Try again")
+    tab.sees_moment("remembers this conversation")
+
+
 def test_ui_4_an_agent_that_wants_a_login(play: Play) -> None:
     """The command stands on a button; once logged in, trying again brings the memory back."""
     play.begin("native")

@@ -1,15 +1,12 @@
-import { useSignal } from "@preact/signals";
-import { useRef } from "preact/hooks";
-import { go } from "../router";
 import { useAgentName, useServices } from "../services";
 import type { SessionStore } from "../stores/session";
-import { ActionButton } from "../ui/ActionButton";
 import { CopyButton } from "../ui/CopyButton";
 import { Shape } from "../ui/Shape";
 import type { Option } from "../wire/answers";
 import { placeOf } from "../words/place";
-import { DeleteDialog } from "./DeleteDialog";
-import { LogDialog } from "./LogDialog";
+import { usageWords } from "../words/usage";
+import { Menu } from "./Menu";
+import { SessionSwitch } from "./SessionSwitch";
 
 /** What the session is, how it stands, and what can be done with it. */
 export function Header({ store }: { store: SessionStore }) {
@@ -18,6 +15,7 @@ export function Header({ store }: { store: SessionStore }) {
   const entry = board.entry(store.taskId);
   const status = store.status.value;
   const agent = useAgentName(session?.agent ?? "");
+  const usage = usageWords(status?.last_turn?.usage ?? {});
   const place = entry && placeOf({ ...entry, status: status ?? entry.status }, store.permissions.value.map(titleOf)[0]);
   return (
     <header class="session-head">
@@ -26,9 +24,11 @@ export function Header({ store }: { store: SessionStore }) {
         <h1>{entry?.task.title ?? "Session"}</h1>
         <p class="facts">
           {session && <>{agent} · {session.runtime}{session.worktree_branch && <> · <CopyButton text={session.worktree_branch} label="Copy the branch">{session.worktree_branch}</CopyButton></>}</>}
+          {usage && <span title="The last turn"> · {usage}</span>}
         </p>
       </div>
       {place && <p class="state"><Shape place={place} /> {place.words}</p>}
+      <SessionSwitch taskId={store.taskId} sessionId={store.sessionId} count={entry?.sessions ?? 0} />
       <Settings store={store} />
       <Menu store={store} />
     </header>
@@ -63,40 +63,4 @@ function Settings({ store }: { store: SessionStore }) {
 
 function isChoice(option: Option): boolean {
   return (option.options?.length ?? 0) > 1 && option.id !== "mode";
-}
-
-function Menu({ store }: { store: SessionStore }) {
-  const { connection } = useServices();
-  const menu = useRef<HTMLDetailsElement>(null);
-  const shown = useSignal<"" | "log" | "delete">("");
-  const ids = { task_id: store.taskId, session_id: store.sessionId };
-  const state = store.status.value?.state ?? "";
-  const isOver = state === "COMPLETED" || state === "CANCELLED";
-  const close = () => {
-    if (menu.current) menu.current.open = false;
-  };
-  const left = (event: FocusEvent) => {
-    if (!menu.current?.contains(event.relatedTarget as Node | null)) close();
-  };
-  const complete = async () => {
-    await connection.request("task.complete", { task_id: store.taskId });
-    go("/");
-  };
-  return (
-    <>
-      <details class="menu" ref={menu} onFocusOut={left}>
-        <summary class="button plain" aria-label="More">⋯</summary>
-        <div class="menu-items" onClick={close}>
-          {!isOver && <ActionButton onAct={() => connection.request("task.session.stop", ids)}>Stop the session</ActionButton>}
-          {state !== "COMPLETED" && <ActionButton onAct={complete}>Complete the task</ActionButton>}
-          <a class="button plain" href={`/api/sessions/${store.sessionId}/export`} download>Export</a>
-          <ActionButton onAct={() => (shown.value = "log")}>Log</ActionButton>
-          <CopyButton text={store.sessionId} label="Copy the session's id">Copy the id</CopyButton>
-          <ActionButton kind="danger" onAct={() => (shown.value = "delete")}>Delete…</ActionButton>
-        </div>
-      </details>
-      {shown.value === "log" && <LogDialog store={store} onClose={() => (shown.value = "")} />}
-      {shown.value === "delete" && <DeleteDialog store={store} onClose={() => (shown.value = "")} />}
-    </>
-  );
 }
