@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from kandev.protocols.answers import text_of, tool_output
-from kandev.protocols.stream_tools import permission, plan, tool_call, tool_result
+from kandev.protocols.answers import auto_permission, text_of, tool_output
+from kandev.protocols.answers import permission as acp_permission
+from kandev.protocols.stream_permissions import permission, permission_answer
+from kandev.protocols.stream_tools import plan, tool_call, tool_result
 
 
 def use(name: str, **given: Any) -> dict[str, Any]:
@@ -23,7 +25,7 @@ def use(name: str, **given: Any) -> dict[str, Any]:
         ("Task", {"description": "look", "prompt": "long"}, "Task look", "think"),
         ("edit_file", {"path": "/a", "old_str": "a", "new_str": "b"}, "edit_file /a", "edit"),
         ("ExitPlanMode", {"plan": "long"}, "ExitPlanMode", "switch_mode"),
-        ("AskUserQuestion", {"questions": [{"question": "Which one?"}]}, "AskUserQuestion Which one?", "other"),
+        ("AskUserQuestion", {"questions": [{"question": "Which one?"}]}, "Which one?", "other"),
         ("mcp__issues__list", {}, "mcp__issues__list", "other"),
         ("Bash", {"command": "x" * 1000}, "x" * 300, "execute"),
         ("", {}, "tool", "other"),
@@ -99,3 +101,34 @@ def test_what_always_means_is_said() -> None:
     assert other["options"][1]["name"] == "Always allow: directory /a"
     unsaid = permission({**request, "permission_suggestions": [{"type": "something new"}]})
     assert unsaid["options"][1]["name"] == "Always allow"
+
+
+FRUIT = {"question": "Which one?", "options": [{"label": "Apple"}, {"label": "Pear", "description": "a fruit"}, {}]}
+
+
+def test_a_question_is_answered_by_its_own_choices() -> None:
+    """Each answer is an option, and goes back under the question's own words; no policy chooses one."""
+    asked = permission({"tool_name": "AskUserQuestion", "input": {"questions": [FRUIT]}, "tool_use_id": "t-1"})
+    assert (asked["toolCall"]["title"], [one["name"] for one in asked["options"]]) == (
+        "Which one?",
+        ["Apple", "Pear", "Do not answer"],
+    )
+    read = acp_permission(asked)
+    assert [auto_permission(read.options, read.kind, policy) for policy in ("allow-once", ["other"], "ask")] == [
+        None
+    ] * 3
+    assert auto_permission(read.options, read.kind, "deny") == "deny"
+    answer = permission_answer(asked["options"][1]["optionId"], asked["toolCall"])
+    assert answer == {
+        "behavior": "allow",
+        "updatedInput": {"questions": [FRUIT], "answers": {"Which one?": "Pear"}},
+    }
+    assert permission_answer("answer 7", asked["toolCall"])["updatedInput"]["answers"] == {}
+    assert permission_answer("deny", asked["toolCall"])["behavior"] == "deny"
+
+
+@pytest.mark.parametrize("questions", [[], [FRUIT, FRUIT], [{"options": [{"label": "a"}]}], ["no"], None])
+def test_other_questions_are_allowed_or_denied(questions: Any) -> None:
+    """Several at once, or such without words: Claude Code then hears that they were not answered."""
+    asked = permission({"tool_name": "AskUserQuestion", "input": {"questions": questions}})
+    assert [one["optionId"] for one in asked["options"]] == ["allow_once", "deny"]

@@ -14,17 +14,8 @@ from kandev.protocols import jsonrpc
 from kandev.protocols.acp import Chunk, Notification, Request, Response, Update
 from kandev.protocols.dialect import Burst, Event, SessionNamed
 from kandev.protocols.stream_answers import control_answer, prompt_answer, started
-from kandev.protocols.stream_tools import (
-    ALLOW_ALWAYS,
-    DENY,
-    items,
-    mapping,
-    permission,
-    plan,
-    text,
-    tool_call,
-    tool_result,
-)
+from kandev.protocols.stream_permissions import permission, permission_answer
+from kandev.protocols.stream_tools import items, mapping, plan, text, tool_call, tool_result
 
 OURS = "kandev-"
 """Begins the ids of our control requests, so that no id of the agent is taken for one of them."""
@@ -346,15 +337,8 @@ class StreamJson:
         )
 
     def answer_permission(self, request_id: Any, option_id: str | None, tool_call: Mapping[str, Any]) -> bytes:
-        """Return the answer to a can_use_tool request; "always" hands back what the agent suggested to store."""
-        if option_id is None:
-            answer = {"behavior": "deny", "message": "The turn was cancelled.", "interrupt": True}
-        elif option_id == DENY:
-            answer = {"behavior": "deny", "message": "The user refused this tool call."}
-        else:
-            answer = {"behavior": "allow", "updatedInput": tool_call.get("rawInput") or {}}
-            if option_id == ALLOW_ALWAYS:
-                answer["updatedPermissions"] = tool_call.get("suggestions") or []
+        """Return the answer to a can_use_tool request."""
+        answer = permission_answer(option_id, tool_call)
         response = {"subtype": "success", "request_id": request_id, "response": answer}
         return jsonrpc.encode({"type": "control_response", "response": response})
 

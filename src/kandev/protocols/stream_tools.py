@@ -77,9 +77,9 @@ def title(name: str, given: Mapping[str, Any]) -> str:
     command = text(given.get("command")) or text(given.get("cmd"))
     if command:
         return command[:TITLE_CHARACTERS]
+    if questions := items(given.get("questions")):
+        return " ".join(text(one.get("question")) for one in questions)[:TITLE_CHARACTERS]
     about = next((text(given[key]) for key in _SHOWN if text(given.get(key))), "")
-    if not about and (questions := items(given.get("questions"))):
-        about = text(questions[0].get("question"))
     return f"{name} {about}"[:TITLE_CHARACTERS].strip()
 
 
@@ -114,48 +114,6 @@ def plan(block: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         for entry in items(mapping(block.get("input")).get("todos"))
     ]
-
-
-def permission(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of ACP's session/request_permission from a can_use_tool request.
-
-    The tool's input and what "always" would store are in the tool call, because the answer needs both: they are
-    stored with the request, and so are there after a restart.
-    """
-    name, given = text(request.get("tool_name")) or "tool", mapping(request.get("input"))
-    suggestions = items(request.get("permission_suggestions"))
-    call = {
-        "toolCallId": text(request.get("tool_use_id")),
-        "title": title(name, given),
-        "kind": kind(name),
-        "rawInput": given,
-        "suggestions": suggestions,
-    }
-    options = [{"optionId": ALLOW_ONCE, "name": "Allow once", "kind": "allow_once"}]
-    if suggestions:
-        options.append({"optionId": ALLOW_ALWAYS, "name": _always(suggestions), "kind": "allow_always"})
-    options.append({"optionId": DENY, "name": "Deny", "kind": "reject_once"})
-    return {"toolCall": call, "options": options}
-
-
-ALLOW_ONCE, ALLOW_ALWAYS, DENY = "allow_once", "allow_always", "deny"
-
-
-def _always(suggestions: Sequence[Mapping[str, Any]]) -> str:
-    what: list[str] = []
-    for suggestion in suggestions:
-        what += map(_rule, items(suggestion.get("rules")))
-        directories = suggestion.get("directories")
-        what += (
-            [f"directory {one}" for one in directories if isinstance(one, str)] if isinstance(directories, list) else []
-        )
-        what += [f"mode {suggestion['mode']}"] if text(suggestion.get("mode")) else []
-    return f"Always allow: {', '.join(what)}"[:TITLE_CHARACTERS] if what else "Always allow"
-
-
-def _rule(rule: Mapping[str, Any]) -> str:
-    content = text(rule.get("ruleContent"))
-    return f"{text(rule.get('toolName'))}({content})" if content else text(rule.get("toolName"))
 
 
 def mapping(value: Any) -> dict[str, Any]:
