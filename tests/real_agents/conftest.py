@@ -128,6 +128,18 @@ XDG = {"CONFIG": ".config", "DATA": ".local/share", "STATE": ".local/state", "CA
 
 
 @pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A git repository with one commit."""
+    path = tmp_path / "repository"
+    path.mkdir()
+    (path / "README").write_text("a project\n")
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
+    for command in (["init", "-q"], ["add", "README"], [*identity, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *command], cwd=path, check=True)
+    return path
+
+
+@pytest.fixture
 def codex_home(real_agent: RealAgents) -> RealAgent:
     """Codex behind its ACP adapter."""
     agent = real_agent("codex")

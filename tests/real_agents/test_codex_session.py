@@ -7,7 +7,6 @@ import contextlib
 import os
 import signal
 import sqlite3
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -88,18 +87,6 @@ class Session:
         seen = len(self.client.events)
         await self.send("slow: 300")
         await self.client.wait_event("session.message.delta", lambda delta: "piece 3" in delta["text"], after=seen)
-
-
-@pytest.fixture
-def repository(tmp_path: Path) -> Path:
-    """A git repository with one commit."""
-    path = tmp_path / "repository"
-    path.mkdir()
-    (path / "README").write_text("a project\n")
-    identity = ["-c", "user.name=Test", "-c", "user.email=test@localhost"]
-    for command in (["init", "-q"], ["add", "README"], [*identity, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", *command], cwd=path, check=True)
-    return path
 
 
 @pytest.fixture
