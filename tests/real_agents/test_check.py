@@ -4,65 +4,20 @@ It makes a session, prompts, kills the backend in the middle of the second turn,
 prompts again. The proof of memory is the model's: its last request holds a word that only the first turn had said.
 """
 
-import asyncio
-import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
-import msgspec
 import pytest
 
 from kandev.agents import BUILT_IN
-from leftovers import processes_naming
-from real_agents.conftest import RealAgent, RealAgents
+from real_agents.conftest import RealAgents
 from real_agents.install import can_run
+from real_agents.verdict import Verdict, check
 
 pytestmark = pytest.mark.real_agent
-
-LIMIT = 400.0
-"""Seconds for a whole check: Gemini waits for the next minute, and Copilot unpacks itself at its first start."""
 
 REMEMBERING = ("codex", "claude-code", "claude-acp", "copilot", "opencode")
 # Not among the product's agents, but a person may have it in config.toml. It wants Python 3.12.
 CONFIGURED = tuple(name for name in ("fast-agent",) if can_run(name))
-
-
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command told: its exit code, and the steps by name as (result, seen)."""
-
-    code: int
-    word: str
-    steps: dict[str, tuple[str, str]]
-
-
-async def check(agent: RealAgent, tmp_path: Path, *lines: str) -> Verdict:
-    """Runs `kandev agents check` as a person would; `lines` are added to the agent's table of config.toml."""
-    home, user = tmp_path / "kandev", tmp_path / "user"
-    home.mkdir()
-    user.mkdir()
-    (home / "config.toml").write_text(agent.config(*lines))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kandev", "agents", "check", agent.name, "--json"),
-        env={"PATH": agent.env["PATH"], "HOME": str(user), "KANDEV_HOME": str(home)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(LIMIT):
-            out, _ = await process.communicate()
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    assert process.returncode is not None
-    sys.stdout.write(out.decode())
-    assert [path.name for path in home.iterdir()] == ["config.toml"], "the person's own home was written to"
-    assert not processes_naming(str(agent.home))
-    answer: dict[str, Any] = json.loads(out)
-    steps = {step["step"]: (step["result"], step["seen"]) for step in answer["steps"]}
-    return Verdict(code=process.returncode, word=answer["word"], steps=steps)
 
 
 def assert_killed_in_turn(verdict: Verdict) -> None:
