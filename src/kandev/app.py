@@ -107,7 +107,9 @@ class Backend:
             line_bytes=config.limits.line_bytes,
             agent_logs=self._agent_logs,
         )
-        self._adoption = Adoption(self.store, self.manager, publish=self.hub.publish)
+        self._adoption = Adoption(
+            self.store, self.manager, complete_history=self._recorder.complete_history, publish=self.hub.publish
+        )
         self._reconciler = Reconciler(
             self.store,
             self._handlers,
@@ -266,13 +268,9 @@ class Backend:
         """Go on with an agent that outlived the last backend. One that cannot be attached now, a resume may attach."""
         try:
             await self._adoption.attach(row, instance)
-            await self._attached(row.session_id)
+            await self.operations.continue_cancel(row.session_id)
         except Exception:
             log.exception("attach.failed", session_id=row.session_id)
-
-    async def _attached(self, session_id: str) -> None:
-        await self.prepare_history(session_id)
-        await self.operations.continue_cancel(session_id)
 
     async def _stop(self) -> None:
         """SIGTERM: no new work, agents end in order, everything is stored (design, section 5, Stop).
@@ -308,7 +306,7 @@ class Backend:
         """Attach to an older execution that lives, or prove it dead and read its journal."""
         await self._reconciler.settle(row)
         if self.manager.get(row.session_id) is not None:
-            await self._attached(row.session_id)
+            await self.operations.continue_cancel(row.session_id)
 
     def _broken(self, session_id: str) -> None:
         self.spawn(self._settle_broken(session_id), f"settle {session_id}")

@@ -34,6 +34,7 @@ def main() -> int:
     parser.add_argument("--episode-rounds", type=int, default=EPISODE_ROUNDS, help="rounds on one home")
     parser.add_argument("--parallel", type=int, default=2, help="so many episodes at once")
     parser.add_argument("--keep", type=Path, help="where the files of a failing round are kept")
+    parser.add_argument("--runtime", choices=("standalone", "detached"), default="standalone", help="of all agents")
     parser.add_argument("--json", type=Path, help="where the summary is written, too")
     arguments = parser.parse_args()
     if INSIDE not in os.environ:
@@ -42,7 +43,7 @@ def main() -> int:
     if not mounted:
         _say("No private mount is allowed here: no disk is filled in this run.")
     keep = arguments.keep or Path(tempfile.mkdtemp(prefix="chaos-kept-"))
-    run = Run(arguments.seed or secrets.token_hex(3), mounted=mounted, keep=keep)
+    run = Run(arguments.seed or secrets.token_hex(3), mounted=mounted, keep=keep, runtime=arguments.runtime)
     _say(f"seed {run.summary.seed}")
     if arguments.episode is not None:
         lengths = {arguments.episode: arguments.rounds}
@@ -84,10 +85,11 @@ def _say(text: str) -> None:
 class Run:
     """All episodes of a seed, and what they gave."""
 
-    def __init__(self, seed: str, *, mounted: bool, keep: Path) -> None:
+    def __init__(self, seed: str, *, mounted: bool, keep: Path, runtime: str) -> None:
         self.summary = Summary(seed=seed)
         self._mounted = mounted
         self._keep = keep
+        self._runtime = runtime
 
     async def play(self, lengths: Mapping[int, int], *, parallel: int) -> None:
         """Play the episodes and tell of each."""
@@ -102,7 +104,13 @@ class Run:
         summary = self.summary
         async with places:
             try:
-                outcome = await play(f"{summary.seed}/{number}", rounds, mounted=self._mounted, keep=self._keep)
+                outcome = await play(
+                    f"{summary.seed}/{number}",
+                    rounds,
+                    mounted=self._mounted,
+                    keep=self._keep,
+                    runtime=self._runtime,
+                )
             except Exception:  # noqa: BLE001  # the other episodes go on, and the run fails
                 outcome = Outcome(
                     reports=[f"VIOLATION: seed {summary.seed}, episode {number}\n{traceback.format_exc()}"]

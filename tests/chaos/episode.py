@@ -49,12 +49,12 @@ class Outcome(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-async def play(seed: str, rounds: int, *, mounted: bool, keep: Path) -> Outcome:
+async def play(seed: str, rounds: int, *, mounted: bool, keep: Path, runtime: str = "standalone") -> Outcome:
     """Play an episode of so many rounds. It ends with the first round after which something does not hold."""
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     began = time.monotonic()
     try:
-        async with _opened(directory, seed, mounted=mounted) as episode:
+        async with _opened(directory, seed, mounted=mounted, runtime=runtime) as episode:
             await episode.play(rounds, keep=keep)
             outcome = episode.outcome
     finally:
@@ -64,9 +64,9 @@ async def play(seed: str, rounds: int, *, mounted: bool, keep: Path) -> Outcome:
 
 
 @contextlib.asynccontextmanager
-async def _opened(directory: Path, seed: str, *, mounted: bool) -> AsyncIterator["Episode"]:
+async def _opened(directory: Path, seed: str, *, mounted: bool, runtime: str) -> AsyncIterator["Episode"]:
     cast = Cast(directory / "agents", each=4)
-    stage = Stage(directory, config=cast.config, mounted=mounted)
+    stage = Stage(directory, config=cast.config, mounted=mounted, runtime=runtime)
     try:
         parts = make_parts(cast)
         passing, _ = cast.take("plain", on={"session/prompt": script.rules()})
@@ -232,10 +232,17 @@ class Episode:
             for row in self.stage.rows("SELECT * FROM queued_prompts")
             if row["session_id"] in by_session(self.parts)
         ]
+        if self.stage.lasting:
+            await self._stop_all()  # a stop of the backend would leave them their agents
         if code := await self.stage.end(signal.SIGTERM):
             found.append(Violation(invariant="life", what=f"SIGTERM ended the backend with {code}"))
         left = await self.stage.end_leftovers()
         return found + [Violation(invariant="orphans", what=f"after the end: {what}") for what in left.items()]
+
+    async def _stop_all(self) -> None:
+        async with self.stage.client() as client:
+            for part in self.parts:
+                await client.call("task.session.stop", part.ids)
 
     def _report(self, plan: Round | None, found: list[Violation], keep: Path) -> str:
         target = keep / f"{self.seed.replace('/', '-')}-{self.outcome.rounds}"

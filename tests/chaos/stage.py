@@ -41,8 +41,10 @@ class DidNotStart(Exception):
 class Stage(Backend):
     """A home, on a tmpfs where `mounted`, and the backend on it. Leave it by `close`."""
 
-    def __init__(self, directory: Path, *, config: str, mounted: bool) -> None:
-        super().__init__(directory, config=config, environment=FEW_SECONDS)
+    def __init__(self, directory: Path, *, config: str, mounted: bool, runtime: str) -> None:
+        environment = {**FEW_SECONDS, "KANDEV__RUNTIMES__DEFAULT": runtime}
+        super().__init__(directory, config=config, environment=environment)
+        self.lasting = runtime != "standalone"
         self.mounted = mounted
         self.starts = 0
         self.own_ends: list[str] = []

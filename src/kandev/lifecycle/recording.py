@@ -26,7 +26,9 @@ PAGE = 200
 
 
 def entries_of(message: Message) -> list[Entry]:
-    """Return what the history says of a message: nothing for thinking, plans and our own notices."""
+    """Return what the history says of a message: nothing for thinking, plans, our own notices, and unfinished text."""
+    if message.metadata.get("streaming"):
+        return []  # recorded once, when it closes; its agent may live, and a backend attach to it
     common: dict[str, Any] = {"message_id": message.id, "time": message.created_at}
     match message.author_type, message.type:
         case "user", "message":

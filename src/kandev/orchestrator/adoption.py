@@ -4,7 +4,7 @@ What was read, and how far, is one commit; so the journal is read on from there,
 was to be sent is stored under its number, and agentctl takes each number once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -24,6 +24,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
+from kandev.errors import RuntimeUnreachable
 from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.manager import LifecycleManager
@@ -51,13 +52,21 @@ class Sorted(msgspec.Struct, frozen=True, kw_only=True):
 class Adoption:
     """Attaches this backend to agents of an earlier one."""
 
-    def __init__(self, store: Store, manager: LifecycleManager, *, publish: Callable[[Sequence[Event]], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        manager: LifecycleManager,
+        *,
+        complete_history: Callable[[str], Awaitable[None]],
+        publish: Callable[[Sequence[Event]], None],
+    ) -> None:
         self._store = store
         self._manager = manager
+        self._complete_history = complete_history
         self._publish = publish
 
     async def sort(self, rows: Sequence[ExecutorRunning]) -> Sorted:
-        """Ask the runtimes, and say of each row what becomes of it.
+        """Ask the runtimes, and say of each row what becomes of it. Places elsewhere are not asked: see `ask`.
 
         Only an execution that reached `ready` goes on (CRASH-4), and only for a session that nobody has ended.
         """
@@ -65,13 +74,30 @@ class Adoption:
         going_on, unknown, over = [], [], []
         for row in rows:
             instance = survivors.instances.get(row.instance_id)
-            if row.runtime in survivors.silent and row.instance_id:
+            silent = row.runtime in survivors.silent or self._manager.elsewhere(row.runtime) is not None
+            if silent and row.instance_id:
                 unknown.append(row)
             elif instance is not None and instance.runtime == row.runtime and self._goes_on(row):
                 going_on.append((row, instance))
             else:
                 over.append(row)
         return Sorted(going_on=going_on, unknown=unknown, over=over)
+
+    async def ask(self, row: ExecutorRunning) -> Sorted:
+        """Say the same of one row whose session is wanted now, and ask its place wherever that is (CONT-5, CONT-6)."""
+        elsewhere = self._manager.elsewhere(row.runtime)
+        if elsewhere is None or not row.instance_id:
+            return await self.sort([row])
+        if not (self._goes_on(row) and row.instance):
+            return Sorted(going_on=[], unknown=[], over=[row])
+        try:
+            instance = await elsewhere.reconnect(msgspec.convert(row.instance, Instance))
+        except RuntimeUnreachable as error:
+            log.warning("runtime.not_answering", runtime=row.runtime, error=error.message)
+            return Sorted(going_on=[], unknown=[row], over=[])
+        if instance is None:
+            return Sorted(going_on=[], unknown=[], over=[row])
+        return Sorted(going_on=[(row, instance)], unknown=[], over=[])
 
     def _goes_on(self, row: ExecutorRunning) -> bool:
         session = self._store.session(row.session_id)
@@ -86,6 +112,9 @@ class Adoption:
         failpoint("attach.before_store")
         events = await self._store.write(lambda tx: _attach_job(tx, row, instance, outcome))
         failpoint("attach.after_store")
+        if config.session.history_context_injection:
+            # Behind a prompt that was put back, which is recorded once it is sent, and before the agent is heard again.
+            await self._complete_history(session.id)
         unwritten = self._store.database.all("outbox_of", agent_execution_id=row.agent_execution_id)
         execution = self._manager.attach(
             row,
