@@ -158,13 +158,15 @@ def test_ui_4_an_agent_that_wants_a_login(play: Play) -> None:
 
 def test_ui_4_a_turn_that_was_cut_is_sent_again_by_a_person(play: Play) -> None:
     """What was said stays; nothing goes out by itself; the button sends the prompt once more."""
-    cut = {"match": "two", "times": 1, "steps": [{"text": "half an ans"}, {"gate": "never"}]}
+    begun = [{"tool": "rm -r build", "end": False}, {"text": "half an ans"}, {"gate": "never"}]
+    cut = {"match": "two", "times": 1, "steps": begun}
     play.begin("native", on={"session/prompt": cut})
     first = play.tab()
     first.send("two")
     first.sees("half an ans")
     tab = play.come_back(on={"session/prompt": cut})
     tab.sees_moment("The turn was cut off when the backend stopped")
+    tab.sees_moment("These steps may or may not have run: rm -r build.")
     tab.sees("half an ans")
     tab.shot("interrupted")
     first.sees_moment("The turn was cut off when the backend stopped")

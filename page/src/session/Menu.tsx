@@ -5,6 +5,7 @@ import { useServices } from "../services";
 import type { SessionStore } from "../stores/session";
 import { ActionButton } from "../ui/ActionButton";
 import { CopyButton } from "../ui/CopyButton";
+import { CompleteDialog } from "./CompleteDialog";
 import { DeleteDialog } from "./DeleteDialog";
 import { LogDialog } from "./LogDialog";
 import { RenameDialog } from "./RenameDialog";
@@ -13,7 +14,7 @@ import { RenameDialog } from "./RenameDialog";
 export function Menu({ store }: { store: SessionStore }) {
   const { connection } = useServices();
   const menu = useRef<HTMLDetailsElement>(null);
-  const shown = useSignal<"" | "log" | "rename" | "delete">("");
+  const shown = useSignal<"" | "log" | "rename" | "complete" | "delete">("");
   const ids = { task_id: store.taskId, session_id: store.sessionId };
   const state = store.status.value?.state ?? "";
   const isOver = state === "COMPLETED" || state === "CANCELLED";
@@ -22,10 +23,6 @@ export function Menu({ store }: { store: SessionStore }) {
   };
   const left = (event: FocusEvent) => {
     if (!menu.current?.contains(event.relatedTarget as Node | null)) close();
-  };
-  const complete = async () => {
-    await connection.request("task.complete", { task_id: store.taskId });
-    go("/");
   };
   const another = async () => {
     const { session } = await connection.request("task.session.create", { task_id: store.taskId, from_session_id: store.sessionId });
@@ -37,7 +34,7 @@ export function Menu({ store }: { store: SessionStore }) {
         <summary class="button plain" aria-label="More">⋯</summary>
         <div class="menu-items" onClick={close}>
           {!isOver && <ActionButton onAct={() => connection.request("task.session.stop", ids)}>Stop the session</ActionButton>}
-          {state !== "COMPLETED" && <ActionButton onAct={complete}>Complete the task</ActionButton>}
+          {state !== "COMPLETED" && <ActionButton onAct={() => (shown.value = "complete")}>Complete the task…</ActionButton>}
           {state !== "COMPLETED" && <ActionButton onAct={another} title="It begins with what is known here">Another session from here</ActionButton>}
           <ActionButton onAct={() => (shown.value = "rename")}>Rename…</ActionButton>
           <a class="button plain" href={`/api/sessions/${store.sessionId}/export`} download>Export</a>
@@ -48,6 +45,7 @@ export function Menu({ store }: { store: SessionStore }) {
       </details>
       {shown.value === "log" && <LogDialog store={store} onClose={() => (shown.value = "")} />}
       {shown.value === "rename" && <RenameDialog store={store} onClose={() => (shown.value = "")} />}
+      {shown.value === "complete" && <CompleteDialog store={store} onClose={() => (shown.value = "")} />}
       {shown.value === "delete" && <DeleteDialog store={store} onClose={() => (shown.value = "")} />}
     </>
   );

@@ -34,6 +34,7 @@ export function MomentView({ store, prompts, resumption }: Properties) {
     failure: resumption.failure.value,
     returned: store.returned.value,
     notice: lastNotice(store),
+    unsure: unsureSteps(store),
     silentFor: store.silentFor.value,
   });
   return (
@@ -104,4 +105,15 @@ function lastNotice(store: SessionStore) {
     if (message.author_type === "user" || ++looked > LOOKED_BACK) return undefined;
   }
   return undefined;
+}
+
+/** The tool calls of the newest turn that have no result and never will. */
+function unsureSteps(store: SessionStore): readonly string[] {
+  if (!store.status.value?.interrupted) return [];
+  const found: string[] = [];
+  for (const message of store.transcript.newestFirst()) {
+    if (message.author_type === "user") break;
+    if (message.type === "tool_call" && message.metadata["status"] === "unknown") found.unshift(message.content);
+  }
+  return found;
 }

@@ -11,7 +11,7 @@ const STATUS = {
 function at(status: Partial<Status>, other: Partial<Circumstances> = {}): Circumstances {
   return {
     agent: "Codex", status: { ...STATUS, ...status }, resumption: "running", stage: "", startedAt: 0, failure: undefined,
-    returned: undefined, notice: undefined, silentFor: 0, ...other,
+    returned: undefined, notice: undefined, silentFor: 0, unsure: [], ...other,
   };
 }
 
@@ -47,11 +47,11 @@ describe("each moment has its fact, what was kept, and buttons", () => {
     ["login", at({ queue_held: "login_required" }, { notice: notice({ command: "codex login" }) }), /wants you to log in/, ["Copy “codex login”", "Try again"]],
     ["login without a command", at({ queue_held: "login_required" }), /wants you to log in/, ["Try again"]],
     ["the folder is gone", at({}, { resumption: "error", failure: { code: "CONFLICT", reason: "workspace_missing", message: "The folder /x is gone." } }), /folder \/x is gone/, ["Rebuild the folder", "Try again"]],
-    ["open elsewhere", at({}, { resumption: "error", failure: { code: "CONFLICT", reason: "in_use", message: "pid 7" } }), /open in another program/, ["Try again", "Show log"]],
-    ["disk full", at({}, { resumption: "error", failure: { code: "CONFLICT", reason: "disk_full", message: "" } }), /No room is left/, ["Try again", "Show log"]],
-    ["anything else", at({}, { resumption: "error", failure: { code: "X", reason: "new", message: "Odd" } }), /^Odd\.$/, ["Try again", "Show log"]],
-    ["parked", at({ resume_reason: "parked", queue_held: "parked", recover_actions: RECOVER }), /ended 5 times in a minute/, ["Try again", "Show log"]],
-    ["failed", at({ state: "FAILED", error: "no such command", recover_actions: ["resume", "fresh_start"] }), /could not be started: no such command\./, ["Try again", "Start fresh", "Show log"]],
+    ["open elsewhere", at({}, { resumption: "error", failure: { code: "CONFLICT", reason: "in_use", message: "pid 7" } }), /open in another program/, ["Try again", "Show log", "Copy details"]],
+    ["disk full", at({}, { resumption: "error", failure: { code: "CONFLICT", reason: "disk_full", message: "" } }), /No room is left/, ["Try again", "Show log", "Copy details"]],
+    ["anything else", at({}, { resumption: "error", failure: { code: "X", reason: "new", message: "Odd" } }), /^Odd\.$/, ["Try again", "Show log", "Copy details"]],
+    ["parked", at({ resume_reason: "parked", queue_held: "parked", recover_actions: RECOVER }), /ended 5 times in a minute/, ["Try again", "Show log", "Copy details"]],
+    ["failed", at({ state: "FAILED", error: "no such command", recover_actions: ["resume", "fresh_start"] }), /could not be started: no such command\./, ["Try again", "Start fresh", "Show log", "Copy details"]],
     ["stopped", at({ state: "CANCELLED", recover_actions: ["resume"] }), /was stopped/, ["Start again"]],
     ["completed", at({ state: "COMPLETED" }, { resumption: "error" }), /completed/, []],
     ["not started", at({ state: "CREATED", queue_held: "not_started" }), /not started/, ["Start"]],
@@ -69,9 +69,15 @@ describe("each moment has its fact, what was kept, and buttons", () => {
   });
 });
 
+test("steps of which nobody knows whether they ran are named", () => {
+  expect(momentOf(at({ interrupted: true }))?.kept).toBe("Text up to there is kept.");
+  const kept = momentOf(at({ interrupted: true }, { unsure: ["make", "rm -r build"] }))?.kept;
+  expect(kept).toBe("Text up to there is kept. These steps may or may not have run: make, rm -r build.");
+});
+
 test("a button that recovers is there only where the server offers it", () => {
   const moment = momentOf(at({ state: "FAILED", recover_actions: [] }));
-  expect(moment?.actions.map((one) => one.do)).toEqual(["log"]);
+  expect(moment?.actions.map((one) => one.do)).toEqual(["log", "copy"]);
 });
 
 test("no word of the inside is told", () => {

@@ -34,6 +34,8 @@ export interface Circumstances {
   /** The newest message of the server itself, unless the conversation went on after it. */
   readonly notice: Message | undefined;
   readonly silentFor: number;
+  /** Steps of the turn that was cut, of which nobody knows whether they ran. */
+  readonly unsure: readonly string[];
 }
 
 const RECOVER: Readonly<Record<string, string>> = {
@@ -87,21 +89,23 @@ const stopped: Rule = ({ status }) => {
   return { tone: "quiet", fact: "The session was stopped.", kept: "Nothing is lost.", actions };
 };
 
-const failed: Rule = ({ status, agent, failure }) => {
+const failed: Rule = (now) => {
+  const { status, agent, failure } = now;
   if (status.state !== "FAILED") return undefined;
   const workspace = failure?.reason === "workspace_missing" ? [{ do: "rebuild", label: "Rebuild the folder" } as const] : [];
   return {
     tone: "failed",
     fact: `${agent} could not be started: ${sentence(status.error)}`,
     kept: "The conversation is kept.",
-    actions: [...workspace, ...recovering(status.recover_actions), LOG],
+    actions: [...workspace, ...recovering(status.recover_actions), LOG, details(now, status.error)],
   };
 };
 
-const parked: Rule = ({ status, agent, notice }) => {
+const parked: Rule = (now) => {
+  const { status, agent, notice } = now;
   if (status.resume_reason !== "parked" && status.queue_held !== "parked") return undefined;
   const last = typeof notice?.metadata["stderr"] === "string" ? `: ${notice.metadata["stderr"].trim()}` : ".";
-  const actions = [...recovering(status.recover_actions, {}, ["resume"]), LOG];
+  const actions = [...recovering(status.recover_actions, {}, ["resume"]), LOG, details(now, notice?.content ?? "")];
   return { tone: "failed", fact: `${agent} ended 5 times in a minute${last}`, kept: "Nothing was deleted.", actions };
 };
 
@@ -127,13 +131,13 @@ const login: Rule = ({ status, agent, notice, failure }) => {
   return { tone: "needs", fact: `${agent} wants you to log in.`, kept: "The conversation is kept.", actions: [...copy, TRY_AGAIN] };
 };
 
-const cutOff: Rule = ({ status, notice }) => {
+const cutOff: Rule = ({ status, notice, unsure }) => {
   if (!status.interrupted || status.turn !== null) return undefined;
   const why = whoEnded(notice);
   return {
     tone: "needs",
     fact: `The turn was cut off when ${why}.`,
-    kept: "Text up to there is kept. Steps without a result may or may not have run.",
+    kept: `Text up to there is kept.${unsure.length ? ` These steps may or may not have run: ${unsure.join(", ")}.` : ""}`,
     actions: [{ do: "send_again", label: "Send again" }, { do: "go_on", label: "Go on" }],
   };
 };
@@ -148,7 +152,8 @@ const mode: Rule = ({ status, agent }) => {
   };
 };
 
-const couldNot: Rule = ({ resumption, failure, agent }) => {
+const couldNot: Rule = (now) => {
+  const { resumption, failure, agent } = now;
   if (resumption !== "error" || failure === undefined) return undefined;
   if (failure.reason === "workspace_missing") {
     const actions = [{ do: "rebuild", label: "Rebuild the folder" } as const, TRY_AGAIN];
@@ -163,7 +168,7 @@ const couldNot: Rule = ({ resumption, failure, agent }) => {
   };
   const fact = facts[failure.reason];
   const kept = `${fact ? `${sentence(failure.message)} ` : ""}Nothing is lost.`;
-  return { tone: "failed", fact: fact ?? sentence(failure.message), kept, actions: [TRY_AGAIN, LOG] };
+  return { tone: "failed", fact: fact ?? sentence(failure.message), kept, actions: [TRY_AGAIN, LOG, details(now, `${failure.code} ${failure.reason}: ${failure.message}`)] };
 };
 
 const silent: Rule = ({ status, silentFor, agent }) => {
@@ -216,6 +221,12 @@ const RULES: readonly Rule[] = [
   ended, comingBack, notStarted, stopped, failed, parked, rejected, login, cutOff, mode, couldNot, silent, heldQueue,
   returnedNow, notRunning,
 ];
+
+/** A button that copies what a report of the failure needs. */
+function details({ status, agent }: Circumstances, message: string): Moment["actions"][number] {
+  const where = `${agent}, ${status.runtime}, session ${status.session_id}, ${status.state} (${status.resume_reason})`;
+  return { do: "copy", text: `${message.trim()}\n${where}`, label: "Copy details" };
+}
 
 /** Buttons for those of `offered` that `wanted` names, in the order of `wanted`. */
 function recovering(
