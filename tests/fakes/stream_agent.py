@@ -6,7 +6,7 @@
 A prompt may say: "remember WORD", "what?" (every word), "slow N" (pieces, 0.1 s apart), "tool NAME" (a tool call, for
 which Claude Code asks), "crash". Files in DIRECTORY change how it is: "login" (not logged in), "quiet" (an unknown
 session is told on stderr only), "deaf" (an interrupt is answered and ignored), "forkless" (Amp's newer versions copy
-no thread). It logs each start to log.jsonl.
+no thread). It logs each start to log.jsonl, and what it is told beside prompts to controls.jsonl.
 Amp's way is that of its manual, and of a version of April 2026: one result only, when its input ends.
 """
 
@@ -134,7 +134,11 @@ class Claude(Agent):
 
     def control(self, message: Json) -> None:
         request = message["request"]
-        if request["subtype"] == "initialize":
+        with (self.directory / "controls.jsonl").open("a") as log:
+            log.write(json.dumps(request) + "\n")
+        if request["subtype"] == "mcp_set_servers":
+            answer: Json = {"added": list(request["servers"]), "removed": [], "errors": {"broken": "Connection closed"}}
+        elif request["subtype"] == "initialize":
             answer = {
                 "claude_code_version": "9.9.9",
                 "commands": [{"name": "compact", "description": "Shortens"}],

@@ -249,6 +249,35 @@ async def test_crash_a_turn_goes_on_while_no_backend_runs(stage: Stage) -> None:
     assert len(stage.starts()) == 1
 
 
+async def test_wire_11_tool_servers_are_told_at_each_start(stage: Stage) -> None:
+    """With their variables resolved; one that does not start costs its tools, and not the session."""
+    await stage.backend.stop()
+    stage.backend.environment["ISSUES_TOKEN"] = "abc"
+    stage.backend.config += """
+[[agents.claude-code.mcp_servers]]
+name = "issues"
+command = "issues-mcp"
+args = ["--read-only"]
+env = { TOKEN = "$ISSUES_TOKEN" }
+
+[[agents.claude-code.mcp_servers]]
+name = "broken"
+type = "http"
+url = "http://127.0.0.1:9/mcp"
+headers = { Authorization = "xyz" }
+"""
+    await stage.backend.start()
+    async with stage.backend.client() as client:
+        talk = await Talk.begin(client, "claude-code")
+        assert (await talk.ended())["state"] == "completed"
+    told = [json.loads(line) for line in (stage.directory / "controls.jsonl").read_text().splitlines()]
+    assert [request["subtype"] for request in told] == ["initialize", "mcp_set_servers"]
+    assert told[1]["servers"] == {
+        "issues": {"command": "issues-mcp", "args": ["--read-only"], "env": {"TOKEN": "abc"}},
+        "broken": {"type": "http", "url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "xyz"}},
+    }
+
+
 async def test_state_11_an_interrupt_that_is_not_heeded(stage: Stage) -> None:
     """After its time the process is ended; the next message resumes."""
     await stage.backend.stop()
