@@ -80,6 +80,23 @@ async def test_tok_13_a_login_is_needed_until_the_agent_works_again(database: Sq
     assert session.row.resume_token == TOKEN
 
 
+async def test_tok_9_an_agent_that_names_its_session_while_it_wants_a_login(conversation: Conversations) -> None:
+    """Its words are kept and shown, the id in them is not."""
+    session = await conversation()
+    await session.begin()
+    token = session.agent.requests("session/prompt")[0]["params"]["sessionId"]
+    await session.lose_agent()
+    error = {"code": -32000, "message": f"Log in to go on with {token}", "data": {"session": token}}
+    session.agent.update(on={"session/prompt": {"error": error}})
+    await session.say("second")
+    status = await session.status()
+    shown = [status, await session.transcript(), session.client.events]
+    shown.append(await session.client.call("agent.check", {"name": status["agent"]}))
+    assert "Log in to go on with …" in status["login"]["said"]
+    assert "Log in to go on with …" in status["last_turn"]["error"]
+    assert token not in repr(shown)
+
+
 def version(*, refuses: bool = False, methods: Any = (), **capabilities: Any) -> KnownVersion:
     return KnownVersion(
         agent="a",

@@ -222,8 +222,9 @@ def _note_turn_of_message(tx: Tx, ref: ExecutionRef, turn_id: str) -> None:
 def handle_prompt_failed(tx: Tx, ref: ExecutionRef, effect: PromptFailed) -> list[Event]:
     """End the turn as failed; a session that the agent does not know loses its token (TOK-1), a login holds."""
     row = tx.one("executor_get", session_id=ref.session_id)
-    cause = notices.prompt_cause(effect, token=row["resume_token"] if row else "")
-    error = str(effect.error.get("message", "error"))[:500]
+    token = row["resume_token"] if row else ""
+    cause = notices.prompt_cause(effect, token=token)
+    error = error_text({"message": effect.error.get("message", "error")}, hide=token)[:500]
     turn = tx.one("turn_get", id=effect.turn_id)
     cancelled = turn is not None and bool(turn["cancel_requested_at"])
     state = TurnState.CANCELLED if cancelled else TurnState.FAILED
@@ -235,7 +236,7 @@ def handle_prompt_failed(tx: Tx, ref: ExecutionRef, effect: PromptFailed) -> lis
     else:
         events += move_session(tx, ref.session_id, SessionEvent.TURN_ENDED, error=error)
     if cause is FailureCause.LOGIN_NEEDED:
-        known_agents.login_needed(tx, ref.agent, error_text(effect.error))
+        known_agents.login_needed(tx, ref.agent, error_text(effect.error, hide=token))
         events += hold_queue(tx, ref.session_id, HoldReason.LOGIN)
     return events + move_task(tx, ref.task_id, TaskEvent.SESSION_WAITING, session_id=ref.session_id)
 

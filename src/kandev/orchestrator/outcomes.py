@@ -15,7 +15,17 @@ from kandev.domain.failures import (
     classify_prompt_failure,
 )
 from kandev.domain.known_agents import LoginView
-from kandev.domain.models import Event, HoldReason, ResumeOutcome, RowStatus, SessionState, TaskSession, TaskState, now
+from kandev.domain.models import (
+    Event,
+    ExecutorRunning,
+    HoldReason,
+    ResumeOutcome,
+    RowStatus,
+    SessionState,
+    TaskSession,
+    TaskState,
+    now,
+)
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable
 from kandev.lifecycle.effects import Notice
@@ -59,8 +69,9 @@ async def record_failure(
     """
     session = store.session(start.session_id)
     login = known_agents.login_of(store, session.id)
+    words = _in_its_words(error, store.executor(session.id))
     cause = cause_of(error, start, login=_asks_for_login(error))
-    notice = _notice(cause, error, login=login)
+    notice = _notice(cause, error, login=login, words=words)
     said = [notices.placed_or_counted(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
         said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
@@ -73,7 +84,7 @@ async def record_failure(
         outcome = classify_failure(cause, turn_open=False, other_session_lives=lives)
         events = _settle(tx, session, cause, outcome, error.message)
         if cause is FailureCause.LOGIN_NEEDED:
-            known_agents.login_needed(tx, session.agent, _in_its_words(error))
+            known_agents.login_needed(tx, session.agent, words)
         if start.execution_id:
             tx.one(
                 "executor_set_status",
@@ -141,12 +152,12 @@ def _asks_for_login(error: KandevError) -> bool:
     return classify_prompt_failure(error.error, session_id="") is PromptFailure.LOGIN
 
 
-def _notice(cause: FailureCause, error: KandevError, *, login: LoginView) -> Notice | None:
+def _notice(cause: FailureCause, error: KandevError, *, login: LoginView, words: str) -> Notice | None:
     """UI-4: what happened, what was kept, and which action goes on."""
     if cause in QUIET:
         return None
     if cause is FailureCause.LOGIN_NEEDED:
-        return notices.login_notice(_in_its_words(error), login)
+        return notices.login_notice(words, login)
     if cause is FailureCause.UNKNOWN_SESSION:
         return notices.rejected_notice(error.message)
     if cause is FailureCause.CANNOT_RESTORE:
@@ -168,9 +179,10 @@ def _notice(cause: FailureCause, error: KandevError, *, login: LoginView) -> Not
     )
 
 
-def _in_its_words(error: KandevError) -> str:
+def _in_its_words(error: KandevError, row: ExecutorRunning | None) -> str:
+    """Return what the agent said, without the token (TOK-9)."""
     raw = error.error if isinstance(error, RequestFailed) else None
-    return error_text(raw) if raw else error.message
+    return error_text(raw, hide=row.resume_token if row else "") if raw else error.message
 
 
 def _what_it_did(error: KandevError) -> str:
