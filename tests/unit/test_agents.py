@@ -247,7 +247,7 @@ def test_check_of_a_missing_program_says_how_to_install_it() -> None:
 def test_an_agent_of_an_unspoken_protocol_says_so() -> None:
     """Every protocol that can be configured is spoken; one that a later version adds says why and what to do."""
     assert all(agent.launchable for agent in BUILT_IN.values())
-    config = msgspec.structs.replace(BUILT_IN["amp"], protocol="telepathy")  # type: ignore[arg-type]
+    config = msgspec.structs.replace(BUILT_IN["amp"], protocol="telepathy")
     assert not config.launchable
     assert "[agents.amp]" in config.not_launchable_reason
 
