@@ -21,6 +21,7 @@ from kandev.gateway.server import serve
 from kandev.home_lock import home_lock
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Effect, ExecutionRef, PromptFailed
+from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.live_limit import LiveLimit
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.recording import HistoryRecorder
@@ -48,6 +49,7 @@ from kandev.runtimes.base import Instance, Runtime
 from kandev.runtimes.detached import DetachedRuntime
 from kandev.runtimes.docker import DockerRuntime
 from kandev.runtimes.fork_client import ForkServer
+from kandev.runtimes.sprites import SpritesRuntime
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
 from kandev.store.failures import file_failure
@@ -120,7 +122,9 @@ class Backend:
             line_bytes=config.limits.line_bytes,
             agent_logs=self._agent_logs,
         )
-        self._workspaces = SessionWorkspaces(self.store, self._worktrees, publish=self.hub.publish)
+        self._workspaces = SessionWorkspaces(
+            self.store, self._worktrees, timing=config.timing, publish=self.hub.publish
+        )
         self.executor = Executor(self.store, self.manager, self._workspaces, self, timing=config.timing)
         self.queue = PromptQueue(
             self.store,
@@ -157,6 +161,13 @@ class Backend:
             DockerRuntime(
                 self.home.run / DockerRuntime.name,
                 self.config.runtimes.docker,
+                home_id=self.home.identity,
+                environ=os.environ,
+                cap_bytes=cap_bytes,
+            ),
+            SpritesRuntime(
+                self.home.run / SpritesRuntime.name,
+                self.config.runtimes.sprites,
                 home_id=self.home.identity,
                 environ=os.environ,
                 cap_bytes=cap_bytes,
@@ -203,7 +214,7 @@ class Backend:
             self._worktrees,
             self._history,
             agent_logs=self._agent_logs,
-            forget=self.manager.forget_session,
+            forget=self._forget_session,
             publish=self.hub.publish,
         )
         self.tasks = TaskService(
@@ -217,6 +228,11 @@ class Backend:
             kick=self.queue.kick,
             publish=self.hub.publish,
         )
+
+    async def _forget_session(self, runtime: str, session_id: str) -> None:
+        if self.manager.elsewhere(runtime) is not None:
+            await self._workspaces.forget(session_id)
+        await self.manager.forget_session(runtime, session_id)
 
     def _watch_hooks(self) -> None:
         hooks = self.config.hooks
@@ -339,10 +355,17 @@ class Backend:
         execution = self.manager.get(ref.session_id)
         if execution is not None:
             execution.active_at = asyncio.get_running_loop().time()
+        if execution is not None and not isinstance(effect, AgentExited):
+            self._bring_home(execution)
         if isinstance(effect, PromptFailed) and execution is not None:
             self._after_failed_prompt(ref)
         self.live.changed()
         self.queue.kick(ref.session_id)
+
+    def _bring_home(self, execution: AgentExecution) -> None:
+        """A turn ended: where the agent works elsewhere, what it did comes onto the session's branch."""
+        if self.manager.elsewhere(execution.runtime.name) is not None:
+            self.spawn(self._workspaces.bring_home(execution), f"work of {execution.ref.session_id}")
 
     def _after_failed_prompt(self, ref: ExecutionRef) -> None:
         """An agent that lost its session is of no use any more: the next start makes a new one (TOK-1)."""

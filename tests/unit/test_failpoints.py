@@ -48,6 +48,7 @@ PASSED_ON = {
 ELSEWHERE = {
     "store/store.py:Store.write": "is the commit itself",
     "store/store.py:Store.write_patiently": "is the commit itself",
+    "orchestrator/workspaces.py:SessionWorkspaces._say": "the next time that work comes says again what still holds",
     "orchestrator/adoption.py:Adoption.doubt": "needs an engine that does not answer; the next start asks again",
     "lifecycle/ingest.py:Ingest._store": "is the commit of `_commit`, which has them",
     "agentctl/stdin.py:StdinWriter._write": "goes on with what `_begin` announced; that has the one before",

@@ -38,7 +38,7 @@ from kandev.lifecycle.session import (
 from kandev.lifecycle.stream_session import open_stream_session
 from kandev.protocols.acp import AgentInfo
 from kandev.runtimes.agentctl_client import AgentProcess
-from kandev.runtimes.base import Instance, InstanceRequest, Runtime
+from kandev.runtimes.base import Elsewhere, Instance, InstanceRequest, Runtime
 from kandev.store.database import Tx
 from kandev.store.store import Store
 
@@ -123,8 +123,13 @@ class LifecycleManager:
             raise Conflict(f"This backend has no runtime {name!r}; it has {', '.join(self._runtimes)}.")
         return runtime
 
+    def elsewhere(self, name: str) -> Elsewhere | None:
+        """Return a runtime whose places have no file system in common with us; None for every other one."""
+        runtime: object = self._runtimes.get(name)
+        return runtime if isinstance(runtime, Elsewhere) else None
+
     async def launch_agent(
-        self, request: LaunchAgentRequest, config: AgentConfig, *, runtime_name: str, wanted: Wanted
+        self, request: LaunchAgentRequest, config: AgentConfig, *, runtime_name: str, wanted: Wanted, stage: Stage
     ) -> AgentExecution:
         """Create the agentctl instance (LaunchAgent). The agent itself is started by `start_agent_process`."""
         runtime = self.runtime(runtime_name)
@@ -137,8 +142,10 @@ class LifecycleManager:
                 cwd=request.cwd,
                 agent=config.name,
                 credentials=config.credentials,
+                told=stage,
             )
         )
+        request = msgspec.structs.replace(request, cwd=instance.cwd or request.cwd)
         ref = ExecutionRef(
             session_id=request.session_id,
             task_id=request.task_id,
@@ -335,7 +342,7 @@ class LifecycleManager:
             task_id=row.task_id,
             execution_id=row.agent_execution_id,
             instance_id=row.instance_id,
-            cwd=row.worktree_path,
+            cwd=instance.cwd or row.worktree_path,
         )
         execution = AgentExecution(
             ref,

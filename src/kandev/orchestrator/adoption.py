@@ -24,6 +24,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
+from kandev.errors import RuntimeUnreachable
 from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.manager import LifecycleManager
@@ -65,7 +66,7 @@ class Adoption:
         self._publish = publish
 
     async def sort(self, rows: Sequence[ExecutorRunning]) -> Sorted:
-        """Ask the runtimes, and say of each row what becomes of it.
+        """Ask the runtimes, and say of each row what becomes of it. Places elsewhere are not asked: see `ask`.
 
         Only an execution that reached `ready` goes on (CRASH-4), and only for a session that nobody has ended.
         """
@@ -73,13 +74,30 @@ class Adoption:
         going_on, unknown, over = [], [], []
         for row in rows:
             instance = survivors.instances.get(row.instance_id)
-            if row.runtime in survivors.silent and row.instance_id:
+            silent = row.runtime in survivors.silent or self._manager.elsewhere(row.runtime) is not None
+            if silent and row.instance_id:
                 unknown.append(row)
             elif instance is not None and instance.runtime == row.runtime and self._goes_on(row):
                 going_on.append((row, instance))
             else:
                 over.append(row)
         return Sorted(going_on=going_on, unknown=unknown, over=over)
+
+    async def ask(self, row: ExecutorRunning) -> Sorted:
+        """Say the same of one row whose session is wanted now, and ask its place wherever that is (CONT-5, CONT-6)."""
+        elsewhere = self._manager.elsewhere(row.runtime)
+        if elsewhere is None or not row.instance_id:
+            return await self.sort([row])
+        if not (self._goes_on(row) and row.instance):
+            return Sorted(going_on=[], unknown=[], over=[row])
+        try:
+            instance = await elsewhere.reconnect(msgspec.convert(row.instance, Instance))
+        except RuntimeUnreachable as error:
+            log.warning("runtime.not_answering", runtime=row.runtime, error=error.message)
+            return Sorted(going_on=[], unknown=[row], over=[])
+        if instance is None:
+            return Sorted(going_on=[], unknown=[], over=[row])
+        return Sorted(going_on=[(row, instance)], unknown=[], over=[])
 
     def _goes_on(self, row: ExecutorRunning) -> bool:
         session = self._store.session(row.session_id)

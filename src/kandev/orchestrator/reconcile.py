@@ -92,7 +92,7 @@ class Reconciler:
         A journal that cannot be applied is left where it is, and the session is settled without it: nothing is stuck.
         Raises RuntimeUnreachable where nobody can say whether it lives; then nothing is changed (CONT-5).
         """
-        found = await self._adoption.sort([row])
+        found = await self._adoption.ask(row)
         for going_on, instance in found.going_on:
             await self._adoption.attach(going_on, instance)
             return

@@ -146,14 +146,20 @@ class StartSteps:
         request = self._request(session, row, prepared.workspace, previous_state=start.previous_state)
         await self._begin(start, row, request)
         start.execution_id = request.execution_id
-        start.execution = execution = await self._manager.launch_agent(
-            request, config, runtime_name=session.runtime, wanted=_wanted(session, config)
+        launching = self._manager.launch_agent(
+            request, config, runtime_name=session.runtime, wanted=_wanted(session, config), stage=start.enter
         )
+        # A sandbox may take minutes, and what a start that was given up has made of it, the next one uses.
+        elsewhere = self._manager.elsewhere(session.runtime) is not None
+        start.execution = execution = await (start.unless_given_up(launching) if elsewhere else launching)
         await self._persist_resume_state(execution, prepared.workspace)
         start.require_wanted()
         answer = resume_answer(self._store.session(session.id), self._row(session.id), request.execution_id)
         if not start.accepted.done():
             start.accepted.set_result(answer)
+        if elsewhere:
+            start.enter("carrying")
+            await start.unless_given_up(self._workspaces.carry_in(execution, prepared.workspace))
         await self._start_agent_process_on_resume(start, execution, session)
 
     def _request(

@@ -1,23 +1,28 @@
 """What every runtime offers, and the values that pass between it and its caller."""
 
 from collections.abc import Callable, Container, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
 from kandev.agents.place import Place
 from kandev.runtimes.agentctl_client import AgentctlClient
 
-__all__ = ["RUNTIME_DIRECTORIES", "Instance", "InstanceRequest", "Named", "Runtime", "RuntimeReport"]
+__all__ = ["RUNTIME_DIRECTORIES", "Elsewhere", "Instance", "InstanceRequest", "Named", "Runtime", "RuntimeReport"]
 
-RUNTIME_DIRECTORIES = ("detached", "docker")
+RUNTIME_DIRECTORIES = ("detached", "docker", "sprites")
 """Directories in the home's run/ that hold the instances of a runtime; standalone's stand there themselves."""
+
+
+def _tell_nobody(_stage: str) -> None:
+    pass
 
 
 class InstanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which instance to make. Its id was stored before, so that a crash in between leaves nothing without a name.
 
-    `cwd` is the directory that the agent will work in, `credentials` are the places of its login (`AgentConfig`).
+    `cwd` is the session's directory, `credentials` are the places of the agent's login (`AgentConfig`). `told` is
+    called with a stage when something is waited for; what it raises ends the start.
     """
 
     instance_id: str
@@ -27,6 +32,7 @@ class InstanceRequest(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str = ""
     agent: str = ""
     credentials: tuple[str, ...] = ()
+    told: Callable[[str], None] = _tell_nobody
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +40,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
     `agentctl_url` is "unix:/path/of/socket" or "http://host:port"; `boot_id` is the machine's; `agentctl_start_time`
     is in clock ticks since that boot. `nonce` is that of this start of agentctl, '' when not yet asked for.
+    `cwd` is where the agent works, '' for the session's directory itself. `note` is a line for the transcript.
     """
 
     instance_id: str
@@ -45,6 +52,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     container_id: str = ""
     nonce: str = ""
+    cwd: str = ""
+    note: str = ""
 
 
 class Named(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,4 +137,20 @@ class Runtime(Protocol):
 
     async def aclose(self) -> None:
         """End what this runtime started and what does not survive its backend."""
+        ...
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A runtime whose places have no file system in common with us, and are asked only when a session is wanted.
+
+    `recover_instances` returns nothing, which proves nothing: an instance may live until `reconnect` says otherwise.
+    Sources are carried to `Instance.cwd`, and the work comes home after each turn.
+    """
+
+    async def reconnect(self, instance: Instance) -> Instance | None:
+        """Return a stored instance whose agent runs, None when it is over. Raises RuntimeUnreachable for unknown.
+
+        Destroys nothing.
+        """
         ...

@@ -1,0 +1,332 @@
+"""Sessions in sandboxes of a Sprites service of our own: through kills, cuts, pauses, cold starts and losses (CONT)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from backend import Backend
+from repositories import commit, git
+from runtimes.fake_sprites import TOKEN, Box, FakeSprites
+from wire_client import CallFailed, Client
+
+SLOW = "slow 30"
+ALL = [str(n) for n in range(1, 31)]
+
+
+class Boxed:
+    """A session of the demo agent in a sandbox."""
+
+    def __init__(self, sprites: FakeSprites, client: Client, created: Any) -> None:
+        self.sprites, self.client = sprites, client
+        self.task_id, self.id = created["task"]["id"], created["session"]["id"]
+
+    @classmethod
+    async def create(cls, sprites: FakeSprites, client: Client, **more: Any) -> "Boxed":
+        request = {"agent": "demo", "description": "remember apple", "runtime": "sprites", "start": False, **more}
+        session = cls(sprites, client, await client.call("task.create", request))
+        await session.follow(client)
+        await session.call("task.session.start")
+        await session.turn_ended()
+        return session
+
+    async def follow(self, client: Client) -> None:
+        self.client = client
+        await client.call("session.subscribe", {"session_id": self.id})
+
+    async def call(self, action: str, **payload: Any) -> Any:
+        return await self.client.call(action, {"task_id": self.task_id, "session_id": self.id, **payload})
+
+    async def status(self) -> Any:
+        return await self.call("task.session.status")
+
+    async def turn_ended(self) -> Any:
+        """Waits until no turn runs and nothing is queued; the last turn."""
+        async with asyncio.timeout(90):
+            while (status := await self.status())["turn"] or status["queued"] or status["stage"]:
+                await asyncio.sleep(0.05)
+        return status["last_turn"]
+
+    async def say(self, text: str) -> str:
+        """What the agent answers."""
+        message = (await self.call("message.add", content=text))["message"]
+        await self.turn_ended()
+        return await self.answer(message["id"])
+
+    async def messages(self) -> list[Any]:
+        return list((await self.client.call("message.list", {"session_id": self.id, "limit": 200}))["messages"])
+
+    async def answer(self, message_id: str) -> str:
+        messages = await self.messages()
+        turn = next(one["turn_id"] for one in messages if one["id"] == message_id)
+        own = [one for one in messages if one["turn_id"] == turn and one["author_type"] == "agent"]
+        return "".join(one["content"] for one in own if one["type"] == "message")
+
+    async def counted(self, message_id: str) -> list[str]:
+        """The numbers in what a slow turn said: each of them once, if nothing was lost and nothing came twice."""
+        return [word for word in (await self.answer(message_id)).split() if word.isdecimal()]
+
+    async def notices(self) -> list[str]:
+        return [one["content"] for one in await self.messages() if one["author_type"] == "system"]
+
+    async def begin_slow_turn(self) -> str:
+        """Begins a turn of three seconds, and returns once its first chunks are there; the prompt's id."""
+        message = (await self.call("message.add", content=SLOW))["message"]
+        await self.client.wait_event("session.message.delta", lambda payload: "step" in payload["text"])
+        return str(message["id"])
+
+    @property
+    def name(self) -> str:
+        """Of its one sandbox."""
+        (name,) = [name for name in self.sprites.boxes if name.endswith(self.id)]
+        return name
+
+    @property
+    def box(self) -> Box:
+        return self.sprites.boxes[self.name]
+
+    @property
+    def directory(self) -> Path:
+        """Where the agent works."""
+        (found,) = [path.parent for path in (self.box.directory / "kandev").glob("*/.git")]
+        return found
+
+
+@pytest.fixture
+async def sprites(tmp_path: Path) -> AsyncIterator[FakeSprites]:
+    async with FakeSprites(tmp_path / "sprites") as made:
+        yield made
+
+
+@pytest.fixture
+async def backend(tmp_path: Path, sprites: FakeSprites) -> AsyncIterator[Backend]:
+    """A running backend with that service."""
+    config = f'[runtimes.sprites]\nurl = "{sprites.url}"\n'
+    async with Backend(tmp_path, config=config, environment={"SPRITES_TOKEN": TOKEN}) as made:
+        await made.start()
+        yield made
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    path = tmp_path / "repository"
+    path.mkdir()
+    git(path, "init", "-q", "-b", "main")
+    commit(path, "file", "one")
+    return path
+
+
+async def test_a_session_runs_in_a_sandbox_of_its_own(backend: Backend, sprites: FakeSprites) -> None:
+    """Agentctl is a service there; the sandbox has this home's label, and goes with the session."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        assert "apple" in await session.say("what is the word?")
+        assert [one["state"]["status"] for one in session.box.views()] == ["running"]
+        assert "kandev" in session.box.labels
+        listed = (await client.call("runtime.list", {}))["runtimes"]
+        (own,) = [one for one in listed if one["name"] == "sprites"]
+        assert (own["available"], own["survives"]) == (True, ["backend_restart", "host_restart"])
+        await session.call("task.session.delete")
+        assert sprites.boxes == {}
+
+
+async def test_work_comes_home_after_each_turn(backend: Backend, sprites: FakeSprites, repository: Path) -> None:
+    """Sources go in, and what was done there is on the session's branch, what is not committed as such a commit."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client, repository_path=str(repository))
+        assert (session.directory / "file").read_text() == "one"
+        agents = commit(session.directory, "file", "two")
+        (session.directory / "left").write_text("left")
+        await session.say("what is the word?")
+        here = Path((await session.status())["worktree_path"])
+        async with asyncio.timeout(30):
+            while not (here / "left").exists():
+                await asyncio.sleep(0.05)
+        assert git(here, "rev-parse", "HEAD^") == agents
+        assert "Kandev-Uncommitted: yes" in git(here, "log", "-1", "--format=%B")
+        assert await session.notices() == []
+
+
+async def test_cont_5_nothing_is_asked_at_a_start_and_a_resume_attaches(backend: Backend, sprites: FakeSprites) -> None:
+    """The turn goes on without a backend; the session that is wanted is attached to, and each chunk is stored once."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        await backend.kill9()
+    asked = len(sprites.requests)
+    await backend.start()
+    assert len(sprites.requests) == asked
+    async with backend.client() as client:
+        await session.follow(client)
+        status = await session.status()
+        assert (status["state"], status["is_agent_running"], status["needs_resume"]) == ("RUNNING", False, True)
+        await session.call("task.session.resume")
+        assert (await session.turn_ended())["state"] == "completed"
+        assert (await session.status())["how"] == "attached"
+        assert await session.counted(prompt) == ALL
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_a_turn_that_ended_without_a_backend_is_read_from_the_sandbox(
+    backend: Backend, sprites: FakeSprites
+) -> None:
+    """A sandbox that went cold meanwhile has lost its agent and kept its journal."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        await backend.kill9()
+    await asyncio.sleep(4)
+    await sprites.cool(session.name)
+    await backend.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        await session.call("task.session.resume", wait=True)
+        assert (await session.turn_ended())["state"] == "completed"
+        assert await session.counted(prompt) == ALL
+        assert (await session.status())["how"] == "native"
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_connections_that_are_cut_lose_nothing(backend: Backend, sprites: FakeSprites) -> None:
+    """In the middle of a turn, again and again: each chunk is stored once, and the agent is the same."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        for _ in range(4):
+            await session.box.cut()
+            await asyncio.sleep(0.3)
+        assert (await session.turn_ended())["state"] == "completed"
+        assert await session.counted(prompt) == ALL
+        assert "apple" in await session.say("what is the word?")
+        assert await session.notices() == []
+
+
+async def test_a_paused_sandbox_goes_on(backend: Backend, sprites: FakeSprites) -> None:
+    """In a turn it is woken up by us, who read along; the turn loses nothing."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        await sprites.pause(session.name)
+        assert (await session.turn_ended())["state"] == "completed"
+        assert await session.counted(prompt) == ALL
+
+
+async def test_a_cold_start_in_a_turn_interrupts_it(backend: Backend, sprites: FakeSprites) -> None:
+    """The agent is gone, agentctl is back: what was said is kept, and the next prompt brings the agent back."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        await sprites.cool(session.name)
+        assert (await session.turn_ended())["state"] == "interrupted"
+        said = await session.counted(prompt)
+        assert said == ALL[: len(said)]
+        assert said
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_cont_6_a_sandbox_that_is_gone_is_replaced(
+    backend: Backend, sprites: FakeSprites, repository: Path
+) -> None:
+    """On the same branch, with the work that had come home, and with a warning; the old agent session is lost."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client, repository_path=str(repository))
+        (session.directory / "left").write_text("left")
+        await session.say("what is the word?")
+        here = Path((await session.status())["worktree_path"])
+        async with asyncio.timeout(30):
+            while not (here / "left").exists():
+                await asyncio.sleep(0.05)
+        await backend.kill9()
+        await sprites.lose(session.name)
+    await backend.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        with pytest.raises(CallFailed, match="Session not found"):
+            await session.call("task.session.resume", wait=True)
+        assert any("The session's sandbox is gone" in notice for notice in await session.notices())
+        assert (session.directory / "left").read_text() == "left"
+        assert git(session.directory, "status", "--porcelain") == "?? left"
+        assert "hello" in await session.say("hello")
+
+
+async def test_cont_5_a_service_that_does_not_answer_leaves_all_unknown(backend: Backend, sprites: FakeSprites) -> None:
+    """A token that is refused, say: nothing is destroyed, a resume says why, and attaches once it is answered."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        await backend.kill9()
+    await backend.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        sprites.refuse(times=1000, status=401)
+        with pytest.raises(CallFailed, match="does not answer"):
+            await session.call("task.session.resume")
+        assert (await session.status())["state"] == "RUNNING"
+        sprites.forgive()
+        await session.call("task.session.resume")
+        assert (await session.turn_ended())["state"] == "completed"
+        assert await session.counted(prompt) == ALL
+    assert not [one for one in sprites.requests if one.startswith("DELETE") and one.count("/") == 3]
+
+
+async def test_whoever_is_told_to_come_later_waits_and_says_so(backend: Backend, sprites: FakeSprites) -> None:
+    """429 with Retry-After is waited for, also at the creation, and is a stage."""
+    sprites.refuse(times=2, after="0.3", path="/v1/sprites")
+    sprites.refuse(times=1, after="0.1", path="/fs/write")
+    sprites.refuse(times=1, status=503, after="", path="/exec")
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        stages = [payload["stage"] for payload in client.seen("session.resume.progress")]
+        assert "creating_sandbox" in stages
+        assert "waiting_for_sprites" in stages
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_race_6_a_start_that_waits_for_a_sandbox_can_be_given_up(backend: Backend, sprites: FakeSprites) -> None:
+    """The session is stopped at once, although the creation takes its time; what was made is used or goes later."""
+    sprites.slow_create_s = 20
+    async with backend.client() as client:
+        request = {"agent": "demo", "description": "remember apple", "runtime": "sprites", "start": False}
+        session = Boxed(sprites, client, await client.call("task.create", request))
+        await session.follow(client)
+        starting = asyncio.create_task(session.call("task.session.start"))
+        await client.wait_event("session.resume.progress", lambda payload: payload["stage"] == "creating_sandbox")
+        async with asyncio.timeout(10):
+            await session.call("task.session.stop")
+        await asyncio.wait([starting])
+        assert isinstance(starting.exception(), CallFailed)
+        assert (await session.status())["state"] == "CANCELLED"
+
+
+async def test_a_deleted_session_takes_its_sandbox_along_later(backend: Backend, sprites: FakeSprites) -> None:
+    """Where the service does not answer, the next start asks again."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        sprites.refuse(times=1000, status=401)
+        await session.call("task.session.delete")
+        assert len(sprites.boxes) == 1
+    sprites.forgive()
+    await backend.restart()
+    assert sprites.boxes == {}
+
+
+async def test_tok_9_the_token_is_stored_nowhere(backend: Backend, sprites: FakeSprites) -> None:
+    """Neither in the home nor in a log, also after errors; agents do not get it."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        sprites.refuse(times=3, status=500, after="0.05")
+        await session.box.cut()
+        await session.say("what is the word?")
+        found = [path for path in session.box.directory.rglob("*") if path.is_file() and TOKEN in _text(path)]
+        assert found == []
+        assert TOKEN not in "".join((Path("/proc") / str(pid) / "environ").read_text() for pid in session.box.pids())
+    await backend.stop()
+    found = [path for path in backend.home.rglob("*") if path.is_file() and TOKEN in _text(path)]
+    assert found == []
+    assert TOKEN not in backend.log.read_text()
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")
