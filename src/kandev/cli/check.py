@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -88,10 +89,14 @@ async def _make_repository(place: Path) -> Path:
     """Make a git repository with one commit."""
     import asyncio
 
-    author = ("-c", "user.name=kandev", "-c", "user.email=kandev@localhost", "-c", "commit.gpgsign=false")
+    if shutil.which("git") is None:
+        raise click.ClickException("git is not installed; an agent works in a git repository")
+    # As nobody in particular, and without what a person has set up for commits of his own.
+    settings = ("user.name=kandev", "user.email=kandev@localhost", "commit.gpgsign=false", "core.hooksPath=/dev/null")
+    plain = [word for setting in settings for word in ("-c", setting)]
     for words in (
-        ("init", "--quiet", str(place)),
-        ("-C", str(place), *author, "commit", "--allow-empty", "-qm", "empty"),
+        ["init", "--quiet", str(place)],
+        ["-C", str(place), *plain, "commit", "--allow-empty", "-qm", "empty"],
     ):
         process = await asyncio.create_subprocess_exec("git", *words, stdin=asyncio.subprocess.DEVNULL)
         if await process.wait():
