@@ -28,6 +28,7 @@ from kandev.errors import KandevError, TimedOut
 
 STEP_S = 240.0  # for one step: a model may think, and an agent may unpack itself at its first start
 COUNT_TO = 500
+SEEN_CHARS = 400
 NOT_RESTORED = "memory is not restored; the conversation can be given as recap"
 _BEFORE_THE_AGENT = frozenset({"checking", "workspace"})
 NOBODYS_ID = "11111111-2222-4333-8444-555555555555"
@@ -146,7 +147,7 @@ class _Check:
             result, seen = "failed", error.message
         except _StepFailed as error:
             result, seen = "failed", str(error)
-        step = Step(step=name, result=result, seconds=round(time.monotonic() - began, 2), seen=one_line(seen, 400))
+        step = Step(step=name, result=result, seconds=round(time.monotonic() - began, 2), seen=_shortened(seen))
         self.steps.append(step)
         self._tell(step)
         if result == "failed":
@@ -349,3 +350,9 @@ class _Check:
             page = await client.call("message.list", session_id=self._names.session_id, after=0, limit=200)
         messages: list[dict[str, Any]] = page["messages"]
         return messages
+
+
+def _shortened(seen: str) -> str:
+    """Return a text on one line; of a long one its beginning and its end, where errors say what they mean."""
+    line = one_line(seen)
+    return line if len(line) <= SEEN_CHARS else f"{line[: SEEN_CHARS // 2]} … {line[-SEEN_CHARS // 2 :]}"
