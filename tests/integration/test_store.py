@@ -244,17 +244,17 @@ async def test_crash_13_intentions_are_found_again(session: StoredSession) -> No
 
 
 async def test_ids_are_found_by_their_beginning(database: SqliteDatabase) -> None:
-    """Exactly those that begin so; an id itself is a beginning too."""
-    for task_id in ("abc00", "abc01", "abcf", "abd0", "ab"):
+    """Exactly those that begin so; an id itself is a beginning too. No id of the fixture begins with an x."""
+    for task_id in ("xabc00", "xabc01", "xabcf", "xabd0", "xab"):
         await add_task(database, task_id, now())
 
     def found(prefix: str) -> list[str]:
         return [row["id"] for row in database.all("ids_like_task", prefix=prefix)]
 
-    assert found("abc") == ["abc00", "abc01", "abcf"]
-    assert found("abc01") == ["abc01"]
-    assert found("abce") == []
-    assert found("ab") == ["ab", "abc00", "abc01", "abcf", "abd0"]
+    assert found("xabc") == ["xabc00", "xabc01", "xabcf"]
+    assert found("xabc01") == ["xabc01"]
+    assert found("xabce") == []
+    assert found("xab") == ["xab", "xabc00", "xabc01", "xabcf", "xabd0"]
 
 
 async def test_models_come_back_as_they_were(session: StoredSession) -> None:
