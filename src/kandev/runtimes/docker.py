@@ -298,7 +298,7 @@ class DockerRuntime:
     def _sessions(self) -> list[str]:
         if not self._directory.is_dir():
             return []
-        return [path.name for path in self._directory.iterdir() if path.is_dir()]
+        return [path.name for path in self._directory.iterdir() if path.is_dir() and path.name.isalnum()]
 
     async def _find(self, session_id: str) -> Container | None:
         """Return the session's container. Raises Conflict for one of that name that another home made (CONT-3)."""
