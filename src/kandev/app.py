@@ -198,7 +198,7 @@ class Backend:
             publish=self.hub.publish,
         )
         self.settings = SessionSettings(
-            self.store, running=self.executor.running, timing=self.config.timing, publish=self.hub.publish
+            self.store, settled=self.executor.settled, timing=self.config.timing, publish=self.hub.publish
         )
         self.agents = AgentList(self.store, self._registry)
         self.catalog = Catalog(

@@ -274,13 +274,13 @@ async def test_hist_12_no_room_to_write_anew_keeps_the_old_file(history: Session
 
 
 async def test_delete_removes_the_file(history: SessionHistoryManager, tmp_path: Path) -> None:
-    """Deleting is allowed twice, and an id may be used again."""
+    """Deleting is allowed twice; another session is not concerned."""
     await history.append("s1", user(1))
+    await history.append("s2", user(2))
     await history.delete("s1")
     await history.delete("s1")
     assert not file_of(tmp_path).exists()
-    await history.append("s1", user(2))
-    assert await history.read("s1") == [user(2)]
+    assert await history.read("s2") == [user(2)]
 
 
 async def test_sync_is_allowed_at_any_time(history: SessionHistoryManager, tmp_path: Path) -> None:
@@ -314,3 +314,18 @@ def open_files(under: Path) -> int:
         with contextlib.suppress(FileNotFoundError):
             count += os.readlink(f"/proc/self/fd/{name}").startswith(str(under))
     return count
+
+
+async def test_what_comes_late_for_a_deleted_session_is_not_recorded(
+    history: SessionHistoryManager, tmp_path: Path
+) -> None:
+    """A turn's tail, a fresh start or a completion behind the deletion bring no file back, unless it was given up."""
+    await history.append("s1", user(1))
+    await history.delete("s1")
+    await history.append("s1", user(2))
+    await history.boundary("s1")
+    assert await history.complete("s1", [user(1), user(2)]) == 0
+    assert not file_of(tmp_path).exists()
+    history.keep("s1")
+    assert await history.complete("s1", [user(1), user(2)]) == 2
+    assert await history.read("s1") == [user(1), user(2)]

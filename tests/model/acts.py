@@ -9,6 +9,7 @@
 Sessions are named by a number, modulo how many there are; without any, nothing is done.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,12 @@ from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.protocol_state import ProtocolState
 from kandev.orchestrator.event_handlers import store_resume_token
 from kandev.orchestrator.views import CreateTask
+from model.agent import MODES, PACES
 from model.database import rows
 from model.laws import SESSIONS, Laws
 from model.world import World
 
-MOST_SESSIONS = 3
+MOST_SESSIONS = 4
 ROUNDS = 12
 LONG_S = 135.0
 """Longer than any deadline of a start, a request or a cancel."""
@@ -50,6 +52,7 @@ class Acts:
         self._launched = 0
         self._seen_running: set[str] = set()
         self._withdrawn: set[str] = set()
+        self._settings: Counter[str] = Counter()
 
     def require_lawful(self) -> None:
         """Fail where something was seen that must not happen."""
@@ -97,10 +100,66 @@ class Acts:
             if known != message.id:
                 self.world.faults.append(f"{client_id} is message {known} and message {message.id}")
             if message.id not in self._withdrawn:
-                self.laws.acknowledged[message.id] = text
+                self.laws.acknowledged[message.id] = (session.id, text)
 
         add = self.world.backend.messages.add
         self.world.ask(add, session.task_id, session.id, text, client_id).then = answered
+
+    def another_session(self, number: int, kind: str, *, recap: bool) -> None:
+        """Make another session of the task: with its description, or with a recap of the first one."""
+        session = self._session(number)
+        if session is None or self._launched >= MOST_SESSIONS:
+            return
+        self._launched += 1
+
+        def created(view: Any) -> None:
+            self.sessions.append(Session(view.id, session.task_id, kind))
+
+        create = self.world.backend.tasks.create_session
+        self.world.ask(create, session.task_id, kind, session.id if recap else None).then = created
+
+    def start(self, number: int) -> None:
+        """Start a session that was made without."""
+        if (session := self._session(number)) is not None:
+            self.world.ask(self.world.backend.operations.start_session, session.id)
+
+    def delete_session(self, number: int) -> None:
+        """Delete the session."""
+        if (session := self._session(number)) is not None:
+            self.world.ask(self.world.backend.deletion.delete_session, session.task_id, session.id, force=True)
+
+    def delete_task(self, number: int) -> None:
+        """Delete the task with all of its sessions."""
+        if (session := self._session(number)) is not None:
+            self.world.ask(self.world.backend.deletion.delete_task, session.task_id, force=True)
+
+    def set_mode(self, number: int, mode: str) -> None:
+        """Set the agent's mode, now and for every later start."""
+        if (session := self._session(number)) is not None:
+            possible = self.world.machine.modes.setdefault(session.id, {MODES[0]})
+            self._wanted(session, possible, mode, self.world.backend.settings.set_mode, session.id, mode)
+
+    def set_pace(self, number: int, pace: str) -> None:
+        """Set the agent's one option."""
+        if (session := self._session(number)) is not None:
+            possible = self.world.machine.paces.setdefault(session.id, {PACES[0]})
+            set_option = self.world.backend.settings.set_config_option
+            self._wanted(session, possible, pace, set_option, session.id, "pace", pace)
+
+    def _wanted(self, session: Session, possible: set[str], value: str, method: Callable[..., Any], *args: str) -> None:
+        """Until it is answered, the value may be there or not; then it is, unless another one is on its way."""
+        possible.add(value)
+        self._settings[session.id] += 1
+
+        def answered(answer: Any) -> None:
+            self._settings[session.id] -= 1
+            execution = self.world.backend.manager.get(session.id)
+            if execution is not None and not answer["applied"] and (execution.ending or execution.ready):
+                self.world.machine.excused.add(execution.ref.execution_id)
+            if not self._settings[session.id]:
+                possible.intersection_update({value})
+
+        self.world.ask(method, *args).then = answered
 
     def cancel(self, number: int) -> None:
         """Cancel what runs."""
@@ -263,6 +322,8 @@ class Acts:
     def _help(self, number: int, session: Session) -> bool:
         """Help a session on; True where nothing is left to do."""
         backend = self.world.backend
+        if session.id in self.laws.deleted:
+            return True
         stored = backend.store.session(session.id)
         if stored.state == "COMPLETED":
             return True
@@ -285,12 +346,12 @@ class Acts:
     def _look_finished(self) -> None:
         """Every prompt that was acknowledged had its turn; whoever asked got an answer."""
         self.world.faults += [f"{call.what} was never answered" for call in self.world.calls if not call.done]
-        received = {one.text for one in self.world.machine.received}
-        query = """SELECT messages.content, turns.state FROM messages JOIN turns ON turns.message_id = messages.id
+        received = {(one.session_id, one.text) for one in self.world.machine.received}
+        query = """SELECT turns.session_id, messages.content FROM messages JOIN turns ON turns.message_id = messages.id
             WHERE turns.state = 'completed'"""
-        for text, state in rows(self.world.database.connection, query):
-            if text not in received:
-                self.world.faults.append(f"{text!r} is {state} and was not delivered")
+        for session_id, text in rows(self.world.database.connection, query):
+            if (session_id, text) not in received:
+                self.world.faults.append(f"{text!r} is completed and was not delivered")
 
 
 def _dump(world: World, session_id: str) -> list[dict[str, Any]]:

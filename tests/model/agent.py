@@ -8,6 +8,8 @@ fail    answers the prompt with an error
 forget  has lost its session, and says so to the prompt
 die     ends in the middle of the turn
 deaf    a few pieces, and then nothing, whatever is asked
+
+Every process comes up in the mode "default" and at the pace "normal", whatever was set before.
 """
 
 import json
@@ -29,18 +31,22 @@ REFUSALS: Mapping[str, dict[str, Any]] = {
     "login": {"code": -32000, "message": "Authentication required"},
     "in use": {"code": -32003, "message": "active writer"},
 }
+MODES = ("default", "plan", "edit")
+PACES = ("normal", "fast")
 RESTORES = ("good", *REFUSALS, "mute", "dies")
 """What may come of the next session/load or session/resume."""
 
 
 class Received(NamedTuple):
-    """A prompt that an agent has read: whose it was, which process, in which agent session, and as it was sent."""
+    """A prompt that an agent has read: whose it was, which process, in which agent session, as sent, and set how."""
 
     session_id: str
     execution_id: str
     token: str
     text: str
     sent: str
+    mode: str
+    pace: str
 
 
 class Chronicle(Protocol):
@@ -54,11 +60,13 @@ class Chronicle(Protocol):
     """Every agent session that was ever made, and the execution that made it."""
     refused: list[tuple[str, str, str]]
     """Session, token and kind of each refusal to restore, or of the first prompt behind a restore."""
-    received: list[Received]
-    said: dict[str, list[str]]
-    """What was said in the turn of a prompt, piece by piece, as far as it is in a journal."""
+    said: dict[tuple[str, str], list[str]]
+    """What was said in the turn of a session's prompt, piece by piece, as far as it is in a journal."""
     answers: dict[str, list[Any]]
     """The answers that each question of an agent got."""
+
+    def took(self, prompt: Received, /) -> None:
+        """Note that an agent has read a prompt."""
 
 
 class Work:
@@ -85,6 +93,7 @@ class ScriptedAgent:
         self.token = ""
         self.dying = False
         self.deaf = False
+        self.mode, self.pace = MODES[0], PACES[0]
         self._chronicle = chronicle
         self._restore = restore
         self._questions = 0
@@ -109,6 +118,12 @@ class ScriptedAgent:
                 self._prompt(message["id"], str(params["sessionId"]), params["prompt"][0]["text"])
             case "session/cancel":
                 self._cancel()
+            case "session/set_mode":
+                self.mode = str(params["modeId"])
+                self._answer(message["id"], {})
+            case "session/set_config_option":
+                self.pace = str(params["value"])
+                self._answer(message["id"], {"configOptions": self._setup()["configOptions"]})
 
     def finish(self) -> None:
         """End the turn that waits for this."""
@@ -128,7 +143,7 @@ class ScriptedAgent:
         token = f"agent-session-{len(self._chronicle.made) + 1}"
         self._chronicle.made[token] = self.execution_id
         self.token = token
-        self._answer(rpc_id, {"sessionId": token})
+        self._answer(rpc_id, {"sessionId": token, **self._setup()})
 
     def _restored(self, rpc_id: int, token: str, *, replays: bool) -> None:
         how = self._restore
@@ -148,11 +163,17 @@ class ScriptedAgent:
                 for number in range(self._chronicle.known[token]):
                     self._update("user_message_chunk", f"replayed prompt {number}")
                     self._update("agent_message_chunk", f"replayed answer {number}")
-            self._answer(rpc_id, None)
+            self._answer(rpc_id, self._setup())
+
+    def _setup(self) -> dict[str, Any]:
+        modes = {"currentModeId": self.mode, "availableModes": [{"id": mode, "name": mode} for mode in MODES]}
+        values = [{"value": pace, "name": pace} for pace in PACES]
+        pace = {"id": "pace", "name": "Pace", "type": "select", "currentValue": self.pace, "options": values}
+        return {"modes": modes, "configOptions": [pace]}
 
     def _prompt(self, rpc_id: int, token: str, sent: str) -> None:
         chronicle, text = self._chronicle, request_in(sent)
-        chronicle.received.append(Received(self.session_id, self.execution_id, token, text, sent))
+        chronicle.took(Received(self.session_id, self.execution_id, token, text, sent, self.mode, self.pace))
         manner = text.rpartition(" ")[2]
         if manner == "forget":
             chronicle.known.pop(token, None)

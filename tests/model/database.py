@@ -40,6 +40,8 @@ CREATE TEMP TRIGGER seen_prompt AFTER INSERT ON messages WHEN new.author_type = 
 CREATE TEMP TRIGGER seen_withdrawn AFTER DELETE ON messages
     BEGIN INSERT INTO seen (kind, id, old, new, more)
     VALUES ('withdrawn', old.session_id, old.content, '', old.id); END;
+CREATE TEMP TRIGGER seen_deleted AFTER DELETE ON task_sessions
+    BEGIN INSERT INTO seen (kind, id, old, new, more) VALUES ('deleted', old.id, old.state, '', old.task_id); END;
 CREATE TEMP TRIGGER seen_place AFTER UPDATE OF seq ON messages WHEN old.seq IS NOT new.seq
     BEGIN INSERT INTO seen (kind, id, old, new, more)
     VALUES ('place', new.id, coalesce(old.seq, ''), coalesce(new.seq, ''), new.author_type); END;

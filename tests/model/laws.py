@@ -22,11 +22,14 @@ SESSION_MOVES = {
     "CANCELLED": {"WAITING_FOR_INPUT", "COMPLETED"},
     "COMPLETED": set(),
 }
-TASK_OF_SESSION = {
+FIRST = (
+    ("RUNNING", {"IN_PROGRESS"}),
+    ("STARTING", {"IN_PROGRESS", "REVIEW"}),
+    ("WAITING_FOR_INPUT", {"REVIEW"}),
+)
+"""The states of a task by the first of these in which one of its sessions is."""
+OTHERWISE = {
     "CREATED": {"CREATED"},
-    "STARTING": {"IN_PROGRESS", "REVIEW"},
-    "RUNNING": {"IN_PROGRESS"},
-    "WAITING_FOR_INPUT": {"REVIEW"},
     "FAILED": {"FAILED"},
     "CANCELLED": {"REVIEW"},
     "COMPLETED": {"COMPLETED"},
@@ -35,7 +38,7 @@ LIVE_ROWS = {"creating", "starting", "ready"}
 ENDED = {"COMPLETED", "FAILED", "CANCELLED"}
 
 SESSIONS = """
-SELECT s.id, s.state, s.queue_held, s.intent, s.parked_reason, t.state AS task, e.status,
+SELECT s.id, s.task_id, s.state, s.queue_held, s.intent, s.parked_reason, t.state AS task, e.status,
     e.agent_execution_id AS execution, e.resume_token AS token, e.metadata,
     (SELECT count(*) FROM turns WHERE turns.session_id = s.id AND turns.state = 'open') AS open,
     (SELECT agent_execution_id FROM turns WHERE turns.session_id = s.id AND turns.state = 'open') AS turn_execution,
@@ -64,7 +67,9 @@ class Laws:
     def __init__(self, world: World) -> None:
         self.world = world
         self.wishes = Wishes()
-        self.acknowledged: dict[str, str] = {}
+        self.acknowledged: dict[str, tuple[str, str]] = {}
+        self.deleted: set[str] = set()
+        self.lost_one: set[str] = set()
         self.stored: defaultdict[str, list[str]] = defaultdict(list)
         self._read = 0
         world.after_commit = self.after_commit
@@ -77,8 +82,12 @@ class Laws:
         for seen in world.seen[self._read :]:
             world.faults += self._of_change(seen)
         self._read = len(world.seen)
+        tasks: defaultdict[str, list[sqlite3.Row]] = defaultdict(list)
         for session in rows(world.database.connection, SESSIONS):
             world.faults += _of_state(session)
+            tasks[session["task_id"]].append(session)
+        for task_id, sessions in tasks.items():
+            world.faults += _of_task(sessions, lost_one=task_id in self.lost_one)
 
     def _of_change(self, seen: Seen) -> Iterator[str]:
         match seen.kind:
@@ -94,6 +103,9 @@ class Laws:
                 self.stored[seen.id].remove(seen.old)
             case "turn":
                 yield from self._of_turn(seen)
+            case "deleted":
+                self.deleted.add(seen.id)
+                self.lost_one.add(seen.more)
 
     def _of_token(self, seen: Seen) -> Iterator[str]:
         """TOK-1, TOK-3, TOK-10: who may change a token, and into what."""
@@ -118,15 +130,14 @@ class Laws:
         """PROMPT-4: what was certain not to have been delivered is no interrupted turn."""
         if seen.old != "open":
             yield f"a turn went from {seen.old} to {seen.new}"
-        if seen.new == "interrupted" and not self._begun(self._prompt_of(seen.id)):
+        if seen.new == "interrupted" and not self._begun(seen.id):
             yield f"turn {seen.id} is interrupted, and its prompt reached nobody"
 
-    def _prompt_of(self, turn_id: str) -> str:
-        query = "SELECT content FROM messages JOIN turns ON turns.message_id = messages.id WHERE turns.id = ?"
-        return str(rows(self.world.database.connection, query, turn_id)[0]["content"])
-
-    def _begun(self, prompt: str) -> bool:
-        return any(invariants.request_in(text) == prompt for text in self.world.machine.begun_prompts)
+    def _begun(self, turn_id: str) -> bool:
+        query = """SELECT turns.session_id, content FROM messages JOIN turns ON turns.message_id = messages.id
+            WHERE turns.id = ?"""
+        found = rows(self.world.database.connection, query, turn_id)  # none, where its session is deleted by now
+        return not found or tuple(found[0]) in self.world.machine.begun_prompts
 
     # ---- every step
 
@@ -135,9 +146,11 @@ class Laws:
         world = self.world
         found = [*world.machine.faults]
         world.machine.faults.clear()
-        begun = Counter(invariants.request_in(text) for text in world.machine.begun_prompts)
-        found += [f"prompt {text!r} was begun {times} times" for text, times in begun.items() if times > 1]
+        begun = Counter(world.machine.begun_prompts)
+        found += [f"prompt {text!r} was begun {times} times" for (_, text), times in begun.items() if times > 1]
         for session_id, stored in self.stored.items():
+            if session_id in self.deleted:
+                continue
             received = [one.text for one in world.machine.received if one.session_id == session_id]
             if not _in_order(received, stored):
                 found.append(f"prompts {received} were delivered, stored as {stored}")
@@ -159,8 +172,8 @@ class Laws:
             if told != self.stored[session_id]:
                 yield f"transcript and queue have {told}, stored were {self.stored[session_id]}"
         ids = {prompt["id"] for prompt in prompts}
-        for message_id, text in self.acknowledged.items():
-            if message_id not in ids:
+        for message_id, (session_id, text) in self.acknowledged.items():
+            if message_id not in ids and session_id not in self.deleted:
                 yield f"prompt {text!r} was acknowledged and is gone"
 
     # ---- at rest
@@ -173,12 +186,22 @@ class Laws:
             world.faults += self._of_proof(session)
         world.faults += self._of_texts()
         world.faults += self._of_notices()
-        laws = [invariants.disagreeing_states, invariants.broken_turns, invariants.broken_transcripts]
+        laws = [invariants.broken_turns, invariants.broken_transcripts]
         if all(call.done for call in world.calls):  # a stop that waits for a stuck agentctl has promised it meanwhile
             laws.append(invariants.left_over_rows)
         for law in laws:
             world.faults += law(connection)
         world.faults += invariants.broken_histories(world.home, connection)
+        world.faults += self._of_deleted()
+
+    def _of_deleted(self) -> Iterator[str]:
+        """Nothing is left of a session that was deleted: no process, no file."""
+        for session_id in self.deleted:
+            if self.world.machine.live(session_id) is not None:
+                yield f"an agent of session {session_id} lives, which was deleted"
+            for path in (f"sessions/{session_id}.jsonl", f"worktrees/{session_id}"):
+                if (self.world.home / path).exists():
+                    yield f"{path} is there, and its session was deleted"
 
     def _of_rest(self, session: sqlite3.Row) -> Iterator[str]:
         """Nothing is stuck: what is not over has somebody who works on it, or waits for it."""
@@ -215,10 +238,11 @@ class Laws:
     def _of_texts(self) -> Iterator[str]:
         """What an agent said in a turn that ended is in the transcript, once, in order; what it replayed never is."""
         connection, said = self.world.database.connection, self.world.machine.said
-        query = """SELECT turns.id, turns.state, messages.content FROM turns
+        query = """SELECT turns.id, turns.session_id, turns.state, messages.content FROM turns
             JOIN messages ON messages.id = turns.message_id"""
         for turn in rows(connection, query):
-            text, expected = invariants.agent_text(connection, turn["id"]), "".join(said.get(turn["content"], []))
+            text = invariants.agent_text(connection, turn["id"])
+            expected = "".join(said.get((turn["session_id"], turn["content"]), []))
             whole = turn["state"] in {"completed", "cancelled", "failed"}
             if text != expected and (whole or not expected.startswith(text)):
                 yield f"turn {dict(turn)} has {text!r}, said was {expected!r}"
@@ -236,14 +260,24 @@ class Laws:
                 yield f"session {session_id} was told {times} times that its memory is lost"
 
 
-def _of_state(session: sqlite3.Row) -> Iterator[str]:
-    """The pairs of design, section 4, and that a session runs exactly while it has a turn."""
-    state = session["state"]
-    allowed = TASK_OF_SESSION[state]
-    if state == "WAITING_FOR_INPUT" and session["queued"] and not session["queue_held"]:
+def _of_task(sessions: Sequence[sqlite3.Row], *, lost_one: bool) -> Iterator[str]:
+    """The pairs of design, section 4: of several sessions, the one that is furthest from its end decides.
+
+    `lost_one`: a session of the task was deleted. What that one had come to stays, where no other goes on.
+    """
+    states = {session["state"] for session in sessions}
+    allowed = next((found for state, found in FIRST if state in states), None)
+    if allowed is None:
+        allowed = set().union(*(OTHERWISE[state] for state in states), {"REVIEW", "FAILED"} if lost_one else set())
+    if any(one["state"] == "WAITING_FOR_INPUT" and one["queued"] and not one["queue_held"] for one in sessions):
         allowed = allowed | {"IN_PROGRESS"}  # launched, and its first prompt is about to go out
-    if session["task"] not in allowed:
-        yield f"session {session['id']} is {state} and its task {session['task']}"
+    if (task := sessions[0]["task"]) not in allowed:
+        yield f"task {sessions[0]['task_id']} is {task}, its sessions {[(one['id'], one['state']) for one in sessions]}"
+
+
+def _of_state(session: sqlite3.Row) -> Iterator[str]:
+    """A session runs exactly while it has a turn, of the execution that is ready."""
+    state = session["state"]
     if (state == "RUNNING") != bool(session["open"]):
         yield f"session {session['id']} is {state} with {session['open']} open turns"
     if session["open"] and (session["turn_execution"] != session["execution"] or session["status"] != "ready"):

@@ -15,12 +15,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from invariants import request_in
 from kandev.agentctl import API_VERSION, records
 from kandev.agentctl.identity import Identity, write_identity
 from kandev.agentctl.segments import journal_in, segment_path
 from kandev.errors import AgentctlError, AgentDied
 from kandev.runtimes.base import InstanceRequest
-from model.agent import Received, ScriptedAgent
+from model.agent import MODES, PACES, Received, ScriptedAgent
 
 MOST_AFTER_DEATH = 6
 """So many things may still happen on the machine between a backend's death and the end of its agents."""
@@ -86,7 +87,7 @@ class MemoryInstance:
                 return
             line.announced = True
             self.taken[line.n] = line.data
-            self.machine.begun(line.data)
+            self.machine.begun(self.request.session_id, line.data)
             self._record(records.StdinLine(n=line.n))
             return
         self.lines.popleft()
@@ -106,7 +107,7 @@ class MemoryInstance:
             return
         message = self.agent.out.popleft()
         self._write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-        self.machine.journalled(message)
+        self.machine.journalled(self.request.session_id, message)
 
     def kill_agent(self) -> None:
         """The agent is killed; some of what it was about to say is lost."""
@@ -177,7 +178,8 @@ class Machine:
     """All instances of one home, and what its agents keep and did: a `Chronicle`.
 
     `faults` are things that must never happen. `restores` says of a session what its next restore comes to, `starts`
-    what its next start of an instance, or of the agent, comes to.
+    what its next start of an instance, or of the agent, comes to. `modes` and `paces` are those that a session may be
+    set to just now; `excused` the executions that were already ending when they were chosen.
     """
 
     def __init__(self, run: Path, random: Random) -> None:
@@ -188,8 +190,11 @@ class Machine:
         self.made: dict[str, str] = {}
         self.refused: list[tuple[str, str, str]] = []
         self.received: list[Received] = []
-        self.begun_prompts: list[str] = []
-        self.said: dict[str, list[str]] = {}
+        self.begun_prompts: list[tuple[str, str]] = []
+        self.said: dict[tuple[str, str], list[str]] = {}
+        self.modes: dict[str, set[str]] = {}
+        self.paces: dict[str, set[str]] = {}
+        self.excused: set[str] = set()
         self.answers: dict[str, list[Any]] = {}
         self.faults: list[str] = []
         self.executions: list[tuple[str, str]] = []
@@ -201,9 +206,13 @@ class Machine:
         """Start an agentctl."""
         if request.instance_id in self.instances:
             self.faults.append(f"instance {request.instance_id} was made twice")
-        instance = MemoryInstance(self, request, str(self._run / request.instance_id))
+        instance = MemoryInstance(self, request, self.directory(request.instance_id))
         self.instances[request.instance_id] = instance
         return instance
+
+    def directory(self, instance_id: str) -> str:
+        """Return where an instance is, or was: what it left is found there."""
+        return str(self._run / instance_id)
 
     def start(self, instance: MemoryInstance) -> None:
         """Start an agent. No other of its session may live (RACE-10)."""
@@ -241,18 +250,26 @@ class Machine:
             self.random.choice(deeds)()
         return bool(deeds)
 
-    def begun(self, line: bytes) -> None:
+    def begun(self, session_id: str, line: bytes) -> None:
         """Note that a line is about to be written: a prompt among them may have reached its agent."""
         message = json.loads(line)
         if message.get("method") == "session/prompt":
-            self.begun_prompts.append(message["params"]["prompt"][0]["text"])
+            self.begun_prompts.append((session_id, request_in(message["params"]["prompt"][0]["text"])))
 
-    def journalled(self, message: dict[str, Any]) -> None:
+    def took(self, prompt: Received) -> None:
+        """Note a prompt that an agent has read: it must be set as the session wants it by then (WIRE-12)."""
+        self.received.append(prompt)
+        modes = self.modes.get(prompt.session_id, {MODES[0]})
+        paces = self.paces.get(prompt.session_id, {PACES[0]})
+        if prompt.execution_id not in self.excused and (prompt.mode not in modes or prompt.pace not in paces):
+            self.faults.append(f"{prompt} was taken, wanted was one of {modes} and {paces}")
+
+    def journalled(self, session_id: str, message: dict[str, Any]) -> None:
         """Note what of a turn's text is in a journal."""
         update = (message.get("params") or {}).get("update") or {}
         text = (update.get("content") or {}).get("text", "")
         if update.get("sessionUpdate") == "agent_message_chunk" and text.startswith("["):
-            self.said.setdefault(text[1:-1].rpartition(" ")[0], []).append(text)
+            self.said.setdefault((session_id, text[1:-1].rpartition(" ")[0]), []).append(text)
 
     def remove(self, instance: MemoryInstance) -> None:
         """Remove an ended instance and its directory."""

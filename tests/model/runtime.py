@@ -63,11 +63,10 @@ class MemoryRuntime:
         return MemoryClient(self, instance.instance_id)
 
     def locate(self, session_id: str, instance_id: str) -> Instance:
-        found = self.machine.instances.get(instance_id)
         return Instance(
             instance_id=instance_id,
             runtime=self.name,
-            directory=found.directory if found else "",
+            directory=self.machine.directory(instance_id),
             agentctl_url="unix:/memory",
             agentctl_pid=0,
             agentctl_start_time=0,

@@ -252,3 +252,17 @@ def cramped(write: Any, which: int) -> Any:
         return await write(job)
 
     return cramped_write
+
+
+@pytest.mark.parametrize("moment", ["STARTING", "ready"])
+def test_wire_12_a_mode_that_is_set_while_the_agent_comes_up(acts: Acts, moment: str) -> None:
+    """It holds from the first prompt on, however far the start was when it was asked for."""
+    launched(acts, manner="slow")
+    seen = {"STARTING": is_in(acts, "STARTING"), "ready": lambda: stored(acts, "agent_pid") != "0"}
+    acts.world.until(seen[moment])
+    acts.set_mode(0, "plan")
+    acts.set_pace(0, "fast")
+    acts.prompt(0, "quick")
+    end(acts)
+    last = acts.world.machine.received[-1]
+    assert (last.mode, last.pace) == ("plan", "fast")

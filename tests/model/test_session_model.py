@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from kandev.domain import models
 from model.acts import Acts
-from model.agent import KINDS, MANNERS, RESTORES
+from model.agent import KINDS, MANNERS, MODES, PACES, RESTORES
 from model.runtime import START_FAULTS
 from model.world import World
 
@@ -26,12 +26,12 @@ FRESH = os.environ.get("MODEL_SEED") == "random"
 RECOVERIES = ("resume", "fresh_start", "recap", "retry_token")
 MEMORY = "/dev/shm"  # the files are real, their disk need not be
 
-which = st.integers(0, 2)
+which = st.integers(0, 3)
 steps = st.sampled_from([0, 1, 3, 7, 15, 40, 100])
 
 
 class SessionModel(RuleBasedStateMachine):
-    """Three sessions at most, of which two may have an agent at a time."""
+    """Four sessions at most, of one task or of several, of which two may have an agent at a time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,6 +115,36 @@ class SessionModel(RuleBasedStateMachine):
     @rule(i=which, cancelled=st.booleans(), n=steps)
     def answer_permission(self, *, i: int, cancelled: bool, n: int) -> None:
         self.acts.answer_permissions(i, cancelled=cancelled)
+        self.acts.world.run(n)
+
+    @rule(i=which, kind=st.sampled_from(KINDS), recap=st.booleans(), n=steps)
+    def another_session(self, *, i: int, kind: str, recap: bool, n: int) -> None:
+        self.acts.another_session(i, kind, recap=recap)
+        self.acts.world.run(n)
+
+    @rule(i=which, n=steps)
+    def start(self, *, i: int, n: int) -> None:
+        self.acts.start(i)
+        self.acts.world.run(n)
+
+    @rule(i=which, n=steps)
+    def delete_session(self, *, i: int, n: int) -> None:
+        self.acts.delete_session(i)
+        self.acts.world.run(n)
+
+    @rule(i=which, n=steps)
+    def delete_task(self, *, i: int, n: int) -> None:
+        self.acts.delete_task(i)
+        self.acts.world.run(n)
+
+    @rule(i=which, mode=st.sampled_from(MODES), n=steps)
+    def set_mode(self, *, i: int, mode: str, n: int) -> None:
+        self.acts.set_mode(i, mode)
+        self.acts.world.run(n)
+
+    @rule(i=which, pace=st.sampled_from(PACES), n=steps)
+    def set_pace(self, *, i: int, pace: str, n: int) -> None:
+        self.acts.set_pace(i, pace)
         self.acts.world.run(n)
 
     @rule(i=which, n=steps)

@@ -37,11 +37,13 @@ class SessionHistoryManager:
         self._directory = directory
         self._limit = limit
         self._used: OrderedDict[str, _Used] = OrderedDict()
+        self._deleted: set[str] = set()
 
     async def append(self, session_id: str, entry: Entry) -> None:
         """Record one entry, after the commit of its message. A line that was torn before is left behind (HIST-5)."""
         async with self._file(session_id) as file:
-            file.append(entry)  # a microsecond or two: no thread
+            if session_id not in self._deleted:
+                file.append(entry)  # a microsecond or two: no thread
 
     def has_history(self, session_id: str) -> bool:
         """True if there is anything to tell an agent: an entry, and no fresh start behind it."""
@@ -68,12 +70,15 @@ class SessionHistoryManager:
         between the commit and the append has left such a gap (CRASH-8).
         """
         async with self._file(session_id) as file:
+            if session_id in self._deleted:
+                return 0
             return await _on_thread(lambda: file.complete(expected))
 
     async def boundary(self, session_id: str) -> None:
         """Record a fresh start, on the disk when this returns: what came before is told to no agent again."""
         async with self._file(session_id) as file:
-            await _on_thread(lambda: _append_synced(file, Boundary(time=now())))
+            if session_id not in self._deleted:
+                await _on_thread(lambda: _append_synced(file, Boundary(time=now())))
 
     async def sync(self, session_id: str) -> None:
         """Bring what was recorded to the disk; at the end of a turn."""
@@ -81,9 +86,14 @@ class SessionHistoryManager:
             await _on_thread(file.sync)
 
     async def delete(self, session_id: str) -> None:
-        """Remove the session's history."""
+        """Remove the session's history. What comes late for it is not recorded: a deleted session leaves no text."""
         async with self._file(session_id) as file:
+            self._deleted.add(session_id)
             file.delete()
+
+    def keep(self, session_id: str) -> None:
+        """Record again for a session whose deletion could not be carried out; `complete` brings back what it had."""
+        self._deleted.discard(session_id)
 
     async def aclose(self) -> None:
         """Close every descriptor. What was appended is in the files."""

@@ -88,6 +88,8 @@ class Deletion:
 
     async def _take_back(self, task_id: str, sessions: Sequence[TaskSession]) -> None:
         """Store that nothing is promised any more, if anything was."""
+        for session in sessions:
+            self._history.keep(session.id)
         promised = [self._store.session(session.id).intent for session in sessions]
         if task_id:
             promised.append(self._store.task(task_id).intent)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from kandev.domain.constants import Timing
-from kandev.errors import Internal, KandevError, Parked, SessionEnded, Stopping, Unavailable
+from kandev.errors import Internal, KandevError, NotFound, Parked, SessionEnded, Stopping, Unavailable
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.orchestrator.outcomes import record_failure
@@ -53,6 +53,12 @@ class Executor:
         """Return the session's agent if a prompt could reach it now."""
         execution = self._manager.get(session_id)
         return execution if execution is not None and execution.live else None
+
+    async def settled(self, session_id: str) -> AgentExecution | None:
+        """Wait for the end of a start that is under way, however it ends; return the session's live agent, if any."""
+        while (start := self._starts.get(session_id)) is not None and not start.ready.done():
+            await asyncio.wait([start.ready])
+        return self.running(session_id)
 
     async def resume_session(self, session_id: str) -> ResumeAnswer:
         """Start the session's agent, or join the start under way; answer once the instance is stored.
@@ -119,6 +125,8 @@ class Executor:
             await self._manager.stop(execution, why=start.given_up or "start_failed", grace_s=0)
         try:
             start.fail(await record_failure(self._store, start, error, publish=self._services.publish))
+        except NotFound:
+            log.info("start.session_deleted", session_id=start.session_id)
         finally:
             start.fail(error)
 

@@ -1,6 +1,6 @@
 """The agent's mode and options: set now where it runs, and kept for every later start (WIRE-12)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,18 +16,18 @@ from kandev.store.store import Store
 
 
 class SessionSettings:
-    """Sets what a session wants of its agent. `running` finds the live agent of a session."""
+    """Sets what a session wants of its agent. `settled` waits for a start under way, and finds the live agent."""
 
     def __init__(
         self,
         store: Store,
         *,
-        running: Callable[[str], AgentExecution | None],
+        settled: Callable[[str], Awaitable[AgentExecution | None]],
         timing: Timing,
         publish: Callable[[Sequence[Event]], None],
     ) -> None:
         self._store = store
-        self._running = running
+        self._settled = settled
         self._timing = timing
         self._publish = publish
 
@@ -67,7 +67,8 @@ class SessionSettings:
         mode: str = "",
     ) -> dict[str, Any]:
         session = self._store.session(session_id)
-        execution = self._running(session_id)
+        # A start has read what is wanted already. One that begins later finds what is stored here (WIRE-12).
+        execution = await self._settled(session_id)
         if execution is not None and not execution.takes_settings:
             execution = None  # it gets them on its command line, at its next start
         answer: Any = None

@@ -146,8 +146,10 @@ class StartSteps:
         request = self._request(session, row, prepared.workspace, previous_state=start.previous_state)
         await self._begin(start, row, request)
         start.execution_id = request.execution_id
+        # Read behind that commit: what is set from here on waits for this start (see `SessionSettings`).
+        wanted = _wanted(self._store.session(session.id), config)
         launching = self._manager.launch_agent(
-            request, config, runtime_name=session.runtime, wanted=_wanted(session, config), stage=start.enter
+            request, config, runtime_name=session.runtime, wanted=wanted, stage=start.enter
         )
         # A sandbox may take minutes, and what a start that was given up has made of it, the next one uses.
         elsewhere = self._manager.elsewhere(session.runtime) is not None
