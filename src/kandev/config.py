@@ -106,11 +106,10 @@ class RemoteDockerConfig(DockerConfig, frozen=True, kw_only=True):
 
 
 class SpritesConfig(_Section, frozen=True, kw_only=True):
-    """[runtimes.sprites]. `token` is best a reference, "$NAME"."""
+    """[runtimes.sprites]. `token` is best a reference, "$NAME". An empty `url` is that of the public service."""
 
     url: str = ""
     token: str = "$SPRITES_TOKEN"  # noqa: S105 - the name of a variable
-    image: str = ""
 
 
 class RuntimesConfig(_Section, frozen=True, kw_only=True):

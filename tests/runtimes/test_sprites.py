@@ -36,8 +36,8 @@ class Boxed:
         self.client = client
         await client.call("session.subscribe", {"session_id": self.id})
 
-    async def call(self, action: str, **payload: Any) -> Any:
-        return await self.client.call(action, {"task_id": self.task_id, "session_id": self.id, **payload})
+    async def call(self, name: str, /, **payload: Any) -> Any:
+        return await self.client.call(name, {"task_id": self.task_id, "session_id": self.id, **payload})
 
     async def status(self) -> Any:
         return await self.call("task.session.status")
@@ -71,9 +71,9 @@ class Boxed:
     async def notices(self) -> list[str]:
         return [one["content"] for one in await self.messages() if one["author_type"] == "system"]
 
-    async def begin_slow_turn(self) -> str:
+    async def begin_slow_turn(self, text: str = SLOW) -> str:
         """Begins a turn of three seconds, and returns once its first chunks are there; the prompt's id."""
-        message = (await self.call("message.add", content=SLOW))["message"]
+        message = (await self.call("message.add", content=text))["message"]
         await self.client.wait_event("session.message.delta", lambda payload: "step" in payload["text"])
         return str(message["id"])
 
@@ -298,6 +298,24 @@ async def test_race_6_a_start_that_waits_for_a_sandbox_can_be_given_up(backend: 
         await asyncio.wait([starting])
         assert isinstance(starting.exception(), CallFailed)
         assert (await session.status())["state"] == "CANCELLED"
+
+
+async def test_a_session_stopped_after_a_restart_leaves_no_agent(backend: Backend, sprites: FakeSprites) -> None:
+    """Its agent, which nobody had asked for since, is ended in its sandbox; that stays, and a recovery uses it."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        await session.begin_slow_turn("slow 600")
+        await backend.kill9()
+    await backend.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        assert len(session.box.pids()) >= 2
+        await session.call("task.session.stop")
+        assert session.box.pids() == []
+        status = await session.status()
+        assert (status["state"], status["last_turn"]["state"]) == ("CANCELLED", "interrupted")
+        await session.call("task.session.recover", action="resume")
+        assert "apple" in await session.say("what is the word?")
 
 
 async def test_a_deleted_session_takes_its_sandbox_along_later(backend: Backend, sprites: FakeSprites) -> None:

@@ -10,7 +10,17 @@ from collections.abc import AsyncIterator, Callable
 import structlog
 
 from kandev.domain.constants import Timing
-from kandev.errors import Internal, KandevError, NotFound, Parked, SessionEnded, Stopping, Unavailable
+from kandev.domain.models import RowStatus
+from kandev.errors import (
+    Internal,
+    KandevError,
+    NotFound,
+    Parked,
+    RuntimeUnreachable,
+    SessionEnded,
+    Stopping,
+    Unavailable,
+)
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.orchestrator.outcomes import record_failure
@@ -134,6 +144,19 @@ class Executor:
         """Wait while somebody holds back starts of this session."""
         while (released := self._held_back.get(start.session_id)) is not None:
             await start.unless_given_up(released.wait())
+
+    async def settle_unknown(self, session_id: str) -> None:
+        """Ask again about an agent of which nothing is known, for a session that is being ended: that ends it, too.
+
+        Where nobody answers it stays unknown, and whatever starts the session again asks again (CONT-5).
+        """
+        row = self._store.executor(session_id)
+        if row is None or row.status is not RowStatus.UNKNOWN or self._manager.get(session_id) is not None:
+            return
+        try:
+            await self._services.settle_leftover(row)
+        except RuntimeUnreachable as error:
+            log.warning("agent.left", session_id=session_id, runtime=row.runtime, error=error.message)
 
     @contextlib.asynccontextmanager
     async def starts_held_back(self, session_id: str) -> AsyncIterator[None]:

@@ -242,7 +242,7 @@ class TaskOperations:
         failpoint("stop.before_intent")
         await self._store.write(lambda tx: tx.run("session_set_intent", id=session_id, intent=STOP, now=now()))
         failpoint("stop.after_intent")
-        await self.end_agent(session_id, why="stopped")
+        await self.end_for_good(session_id)
         await self.finish_stop(session_id)
         return session_view(self._store.session(session_id), self._store.executor(session_id))
 
@@ -253,6 +253,11 @@ class TaskOperations:
         if execution is not None:
             grace = self._timing.stop_grace_s if execution.ready else 0
             await self._manager.stop(execution, why=why, grace_s=grace)
+
+    async def end_for_good(self, session_id: str) -> None:
+        """End whatever runs for a session that is being ended, also what an earlier backend left out of reach."""
+        await self.end_agent(session_id, why="stopped")
+        await self._executor.settle_unknown(session_id)
 
     async def finish_stop(self, session_id: str) -> None:
         """Store that a stop is carried out; start-up calls this for stops that a crash cut short."""

@@ -215,7 +215,7 @@ class TaskService:
         await self._store.write(intend)
         failpoint("complete.after_intent")
         for session in sessions:
-            await self._operations.end_agent(session.id, why="stopped")
+            await self._operations.end_for_good(session.id)
         await self.finish_complete(task_id)
         return self._store.task(task_id)
 
