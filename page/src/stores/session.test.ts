@@ -63,10 +63,17 @@ describe("cursors", () => {
   test("nothing counts before the snapshot, and nothing counts twice after it", () => {
     connection.tell("session.message.added", 3, { message: message(1, "early") });
     store.caughtUp(snapshot(5, [message(1, "one")]));
-    connection.tell("session.message.added", 5, { message: message(2, "in the snapshot already") });
+    connection.tell("session.message.updated", 5, { message: message(1, "older than the snapshot") });
     connection.tell("session.message.added", 6, { message: message(2, "two") });
     expect(texts()).toEqual(["one", "two"]);
     expect(store.cursor()).toEqual({ boot_id: "boot1", seq: 6 });
+  });
+
+  test("UI-5 what has no number does not move the cursor", () => {
+    store.caughtUp(snapshot(5, []));
+    connection.tell("session.new_thing", undefined, {});
+    connection.tell("session.message.added", 6, { message: message(1, "one") });
+    expect([texts(), store.cursor()?.seq]).toEqual([["one"], 6]);
   });
 
   test("between the loss and the answer board notifications of the session do not move the cursor", () => {

@@ -139,9 +139,11 @@ export class SessionStore implements Follower {
   }
 
   private follow(notification: Notification): void {
-    const seq = notification.payload.seq ?? this.seq + 1;
-    if (seq <= this.seq) return;
-    this.seq = seq;
+    const seq = notification.payload.seq;
+    if (seq !== undefined) {
+      if (seq <= this.seq) return;
+      this.seq = seq;
+    }
     this.apply(notification);
     if (!CHANGES_STATUS.has(notification.action)) return;
     this.changes++;

@@ -274,6 +274,14 @@ test("UI-1 two tabs end in the same state, whoever asked", async () => {
   expect(tabs.map((tab) => tab.state.value)).toEqual(["resumed", "resumed"]);
 });
 
+test("UI-1 a tab that asked when the other's start was just done ends as resumed too", async () => {
+  const { backend, tab } = opened();
+  await backend.last().answer(WAITING);
+  backend.tell("session.resume.completed", { how: "native", stages: {} });
+  await backend.last().answer({ success: true, already_running: true });
+  expect(tab.state.value).toBe("resumed");
+});
+
 test("an agent that ends while the page is open is left alone: the next message wakes it", async () => {
   const { backend, tab } = await resumed();
   backend.tell("session.agent_changed", { is_agent_running: false });

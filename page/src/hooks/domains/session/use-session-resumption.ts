@@ -138,7 +138,7 @@ export class SessionResumption {
     try {
       const ids = { task_id: this.taskId, session_id: this.sessionId };
       const answer = await this.backend.request("task.session.resume", { ...ids, ...asked });
-      if (question === this.questions && answer.already_running) this.settle("running");
+      if (question === this.questions && this.state.value === "resuming" && answer.already_running) this.settle("running");
     } catch (error) {
       if (error instanceof ConnectionLost) this.attemptedIn = ""; // nobody knows whether it arrived; twice does no harm
       else if (question === this.questions && this.state.value === "resuming") this.refuse(error);
