@@ -373,6 +373,23 @@ async def test_a_place_that_is_gone_is_an_error_and_no_loss(far: Far) -> None:
     assert far.branch() == began
 
 
+async def test_a_bundle_cannot_name_what_is_ours(tmp_path: Path, far: Far) -> None:
+    """Where the branch was left is told by us alone: a made-up bundle cannot claim that it was elsewhere."""
+    await far.carry_in()
+    mine = commit(far.here, "mine", "user's")
+    work = commit(far.path, "file", "agent's")
+    for name, value in (("work", work), ("home", work), ("kept/x", work)):
+        git(far.path, "update-ref", f"refs/kandev/{name}", value)
+    bundle = tmp_path / "bundle"
+    names = ("refs/kandev/work", "refs/kandev/home", "refs/kandev/kept/x")
+    git(far.path, "bundle", "create", "-q", str(bundle), *names)
+    placed = await far.made.carrying.place(far.workspace, SESSION, work=work, bundle=bundle)
+    assert placed.verdict is Verdict.MOVED
+    assert (far.branch(), far.ref("work")) == (mine, work)
+    assert far.ref("home") != work
+    assert "kept" not in git(far.here, "for-each-ref", f"refs/kandev/{SESSION}")
+
+
 async def test_a_deleted_session_leaves_no_name(far: Far) -> None:
     """Its branch is the caller's business."""
     await far.carry_in()

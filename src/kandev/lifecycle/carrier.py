@@ -1,16 +1,21 @@
 """Between a session's directory here and the one where its agent works, when these have no file system in common."""
 
 import asyncio
+import re
+from typing import Final
 
 import msgspec
 
 from kandev.agentctl.failpoints import failpoint
-from kandev.errors import Conflict
+from kandev.errors import AgentctlError, Conflict
 from kandev.runtimes.agentctl_client import AgentctlClient, Work
 from kandev.worktrees import Workspace
 from kandev.worktrees.carrying import Carrying, Packed, Placed, Verdict
 
 __all__ = ["Carrier", "Journey"]
+
+_COMMIT: Final = re.compile(r"|[0-9a-f]{40}|[0-9a-f]{64}")
+_SHOWN: Final = 500
 
 
 class Journey(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +92,8 @@ class Carrier:
         failpoint("work.before_collect")
         work = await client.collect_work(journey.path, branch=workspace.branch, known=known)
         failpoint("work.after_collect")
+        if not _COMMIT.fullmatch(work.tip):
+            raise AgentctlError("agentctl's answer names no commit.", reason="bad_answer")
         bundle = self._carrying.bundle_in(journey.session_id) if work.size else None
         if bundle is not None:
             failpoint("work.before_receive")
@@ -108,8 +115,8 @@ def notes_of(work: Work, journey: Journey) -> list[str]:
         where = f"on branch {work.branch}" if work.branch else "on no branch (detached HEAD)"
         notes.append(f"The agent is {where}; what it has there is kept as refs/kandev/{journey.session_id}/elsewhere.")
     if work.gitlinks:
-        names = ", ".join(work.gitlinks)
+        names = ", ".join(work.gitlinks)[:_SHOWN]
         notes.append(f"Of submodules and repositories within only the commit's number came home: {names}.")
     if work.incomplete:
-        notes.append(f"Some files could not be read and did not come home: {work.incomplete}")
+        notes.append(f"Some files could not be read and did not come home: {work.incomplete[:_SHOWN]}")
     return notes

@@ -24,6 +24,7 @@ from kandev.worktrees.workspace import Repository, Workspace, find_repository
 __all__ = ["Carrying", "Packed", "Placed", "Verdict", "judge"]
 
 _MOST_KNOWN: Final = 256
+_COMING: Final = ("refs/kandev/work", "refs/kandev/elsewhere")
 _SHOWN: Final = 5
 _READ_BYTES: Final = 64 * 1024
 
@@ -222,13 +223,17 @@ class Carrying:
             raise Conflict(f"git cannot pack {ref}: {packed.last_words}", reason="git_failed")
 
     async def _fetch(self, repository: Repository, session_id: str, bundle: Path, lock: int) -> None:
+        """Take in what a bundle has under the names that work may have; whoever made it could put in others."""
         under = f"refs/kandev/{session_id}"
+        listed = await self._git.ask(repository.top, "bundle", "list-heads", str(bundle), *_COMING)
+        coming = [ref for ref in _COMING if f" {ref}\n" in f"{listed.stdout}\n"]
         failpoint("work.before_fetch")
         fetched = await self._git.write(
             repository.top,
             *("-c", "fetch.fsckObjects=true", "-c", "core.hooksPath=/dev/null"),
             *("fetch", "-q", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules", str(bundle)),
-            *(f"+refs/kandev/*:{under}/*", f"+refs/heads/*:{under}/heads/*"),
+            *(f"+{ref}:{under}/{ref.rpartition('/')[2]}" for ref in coming),
+            f"+refs/heads/*:{under}/heads/*",
             lock=lock,
         )
         failpoint("work.after_fetch")
