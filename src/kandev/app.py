@@ -194,6 +194,7 @@ class Backend:
             manager=self.manager,
             queue=self.queue,
             history=self._history,
+            settle=self.settle_leftover,
             timing=self.config.timing,
             publish=self.hub.publish,
         )

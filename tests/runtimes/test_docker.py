@@ -37,7 +37,7 @@ class Contained:
         self.client = client
         await client.call("session.subscribe", {"session_id": self.id})
 
-    async def call(self, action: str, **payload: Any) -> Any:
+    async def call(self, action: str, /, **payload: Any) -> Any:
         return await self.client.call(action, {"task_id": self.task_id, "session_id": self.id, **payload})
 
     async def status(self) -> Any:
@@ -306,6 +306,27 @@ async def test_cont_5_a_prompt_waits_for_the_engine(backend: Backend, engine: Do
         await session.turn_ended()
         assert "apple" in await session.answer(message["id"])
         assert (await session.status())["how"] == "attached"
+
+
+async def test_cont_5_a_fresh_start_ends_what_was_unknown(backend: Backend, engine: DockerEngine) -> None:
+    """It is refused while nobody can be asked; then the old agent is ended, and not attached to."""
+    async with backend.client() as client:
+        session = await Contained.create(backend, engine, client)
+        await backend.kill9()
+    engine.stop()
+    try:
+        await backend.start()
+        async with backend.client() as client:
+            await session.follow(client)
+            with pytest.raises(CallFailed, match="does not answer"):
+                await session.call("task.session.recover", action="fresh_start")
+    finally:
+        engine.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        await session.call("task.session.recover", action="fresh_start")
+        assert "apple" not in await session.say("what is the word?")
+        assert (await session.status())["how"] == "idle"
 
 
 async def test_cont_4_by_a_port_a_killed_engine_only_delays(engine: DockerEngine, tmp_path: Path) -> None:

@@ -1,14 +1,23 @@
 """A session brought back in the way that a person chose: `task.session.recover`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
 from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
-from kandev.domain.models import TERMINAL_STATES, Event, ExecutorRunning, HoldReason, SessionState, TaskSession, now
+from kandev.domain.models import (
+    TERMINAL_STATES,
+    Event,
+    ExecutorRunning,
+    HoldReason,
+    RowStatus,
+    SessionState,
+    TaskSession,
+    now,
+)
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import Conflict, SessionEnded
+from kandev.errors import Conflict, RuntimeUnreachable, SessionEnded, Unavailable
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.session_history import SessionHistoryManager
 from kandev.orchestrator.event_handlers import set_token_aside
@@ -36,6 +45,7 @@ class Recovery:
         manager: LifecycleManager,
         queue: PromptQueue,
         history: SessionHistoryManager,
+        settle: Callable[[ExecutorRunning], Awaitable[None]],
         timing: Timing,
         publish: Callable[[Sequence[Event]], None],
     ) -> None:
@@ -44,6 +54,7 @@ class Recovery:
         self._manager = manager
         self._queue = queue
         self._history = history
+        self._settle = settle
         self._timing = timing
         self._publish = publish
 
@@ -79,12 +90,23 @@ class Recovery:
         """End the agent that runs, or the start under way: it is in another agent session than is wanted now."""
         if await self._executor.give_up(session_id, "cancelled"):
             return
+        await self._ask_whether_it_lives(session_id)
         execution = self._manager.get(session_id)
         if execution is None:
             return
         if execution.in_turn:
             raise Conflict("A turn is running. Cancel it first.", reason="turn_running")
         await self._manager.stop(execution, why="recover", grace_s=self._timing.stop_grace_s)
+
+    async def _ask_whether_it_lives(self, session_id: str) -> None:
+        """Attach to an agent of which nothing is known, or prove it dead: the next start would attach (CONT-5)."""
+        row = self._store.executor(session_id)
+        if row is None or row.status is not RowStatus.UNKNOWN:
+            return
+        try:
+            await self._settle(row)
+        except RuntimeUnreachable as error:
+            raise Unavailable(error.message, reason="unreachable") from error
 
 
 def recover_actions(session: TaskSession, row: ExecutorRunning | None) -> list[str]:
