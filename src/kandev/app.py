@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,9 @@ import structlog
 
 from kandev.agents.registry import AgentRegistry
 from kandev.config import Config
-from kandev.domain.models import Event, ExecutorRunning, Message, new_id, now
+from kandev.domain.models import Event, ExecutorRunning, new_id, now
 from kandev.errors import RuntimeUnreachable
 from kandev.gateway.hub import Hub
-from kandev.gateway.security import load_or_make_token
-from kandev.gateway.server import serve
 from kandev.home_lock import home_lock
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Effect, ExecutionRef, PromptFailed
@@ -26,7 +23,6 @@ from kandev.lifecycle.live_limit import LiveLimit
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.recording import HistoryRecorder
 from kandev.lifecycle.session_history import SessionHistoryManager
-from kandev.logs import open_logs
 from kandev.orchestrator.adoption import Adoption
 from kandev.orchestrator.agent_list import AgentList
 from kandev.orchestrator.catalog import Catalog
@@ -41,9 +37,9 @@ from kandev.orchestrator.prompt_queue import PromptQueue
 from kandev.orchestrator.reconcile import Reconciler
 from kandev.orchestrator.recovery import Recovery
 from kandev.orchestrator.session_settings import SessionSettings
+from kandev.orchestrator.snapshot import session_snapshot
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
-from kandev.orchestrator.views import session_view
 from kandev.orchestrator.workspaces import SessionWorkspaces
 from kandev.runtimes.base import Instance, Runtime
 from kandev.runtimes.detached import DetachedRuntime
@@ -52,7 +48,6 @@ from kandev.runtimes.fork_client import ForkServer
 from kandev.runtimes.sprites import SpritesRuntime
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
-from kandev.store.failures import file_failure
 from kandev.store.sqlite import SqliteDatabase
 from kandev.store.store import Store
 from kandev.supervisor import Supervisor
@@ -61,10 +56,6 @@ from kandev.worktrees import Worktrees
 log = structlog.get_logger(__name__)
 
 STORE_DIRECTORY = Path(__file__).parent / "store"
-SNAPSHOT_MESSAGES = 50
-NEWEST = 1 << 62
-COLLECT_AFTER = 50_000
-"""Objects between two collections of cycles. Streams make millions of objects and no cycles."""
 
 
 class Backend:
@@ -379,23 +370,7 @@ class Backend:
 
     def snapshot(self, session_id: str) -> Mapping[str, Any]:
         """Return all that a subscriber must know of a session now (contract, `session.subscribe`)."""
-        session = self.store.session(session_id)
-        settings = self.store.settings(session_id)
-        turn = self.store.open_turn(session_id)
-        messages: list[Message] = self.store.messages_before(session_id, before=NEWEST, limit=SNAPSHOT_MESSAGES)
-        return {
-            "session": session_view(session, self.store.executor(session_id)),
-            "status": self.operations.status(session.task_id, session_id),
-            "turn": turn,
-            "messages": messages,
-            "queue": self.store.queue(session_id),
-            "permissions": self.store.pending_permissions(session_id),
-            "mode": settings.agent_state.get("mode"),
-            "modes": settings.agent_state.get("modes", []),
-            "options": settings.agent_state.get("options", []),
-            "commands": settings.agent_state.get("commands", []),
-            "plan": settings.agent_state.get("plan"),
-        }
+        return session_snapshot(self.store, session_id, status=self.operations.status)
 
     def sessions_by_state(self) -> Mapping[str, int]:
         """Return how many sessions are in each state, for the metrics."""
@@ -408,39 +383,3 @@ class Settling(Backend):
     def __init__(self, config: Config, database: SqliteDatabase) -> None:
         super().__init__(config, database)
         self.executor.stopping = True
-
-
-async def run(config: Config) -> int:
-    """Serve until SIGTERM or SIGINT; return the exit code."""
-    gc.freeze()  # modules and classes stay for good: no collection goes through them again
-    gc.set_threshold(COLLECT_AFTER, 20, 20)
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    config.home.prepare()
-    try:
-        await _serve(config, stop)
-    except OSError as error:
-        if error.errno is None:
-            raise  # no error of a file
-        raise file_failure(error, config.home.path) from error
-    return 0
-
-
-async def _serve(config: Config, stop: asyncio.Event) -> None:
-    with open_logs(config.home.logs):
-        async with Backend.open(config) as backend:
-            token = load_or_make_token(config.home) if config.server.auth else ""
-            async with serve(
-                backend,
-                config.home,
-                host=config.server.host,
-                port=config.server.port,
-                token=token,
-                sessions_by_state=backend.sessions_by_state,
-            ) as server:
-                backend.watch_commits(server.metrics.commit_seconds.observe)
-                log.info("serving", url=server.url, home=str(config.home.path), boot_id=backend.boot_id)
-                await stop.wait()
-                log.info("stopping")

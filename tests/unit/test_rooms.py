@@ -22,6 +22,7 @@ RINGS = (
     {"orchestrator"},
     {"gateway"},
     {"app"},
+    {"program"},
     {"cli", "demo", "library"},
     {"__main__", "__init__"},
 )

@@ -7,7 +7,7 @@ PROGRAM = """
 import sys
 from kandev.cli.serve import load_structlog
 load_structlog()
-import kandev.app
+import kandev.program
 assert "structlog" in sys.modules
 assert not {"rich", "rich.console", "pygments"} & sys.modules.keys()
 import rich.console

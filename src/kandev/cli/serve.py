@@ -28,8 +28,8 @@ def serve(*, host: str | None, port: int | None, no_auth: bool, as_json: bool) -
         import asyncio
 
         load_structlog()
-        from kandev.app import run
         from kandev.config import load_config
+        from kandev.program import run
 
         flags = {"server.host": host, "server.port": port, "server.auth": False if no_auth else None}
         config = load_config(os.environ, flags)
