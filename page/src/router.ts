@@ -2,7 +2,8 @@
 
 import { computed, signal } from "@preact/signals";
 
-export type Route = { readonly at: "board" } | { readonly at: "session"; readonly taskId: string; readonly sessionId: string };
+export type Route =
+  { readonly at: "board" } | { readonly at: "session"; readonly taskId: string; readonly sessionId: string };
 
 const path = signal(location.pathname);
 const SESSION = /^\/tasks\/([\w-]{1,64})\/sessions\/([\w-]{1,64})\/?$/;
@@ -26,7 +27,15 @@ export function startRouter(): void {
   document.addEventListener("click", (event) => {
     const link = (event.target as Element).closest("a");
     const plain = event.button === 0 && !event.metaKey && !event.ctrlKey && !event.shiftKey && !event.altKey;
-    if (!link || !plain || event.defaultPrevented || link.origin !== location.origin || link.target || link.hasAttribute("download")) return;
+    if (
+      !link ||
+      !plain ||
+      event.defaultPrevented ||
+      link.origin !== location.origin ||
+      link.target ||
+      link.hasAttribute("download")
+    )
+      return;
     event.preventDefault();
     go(link.pathname);
   });

@@ -4,7 +4,7 @@ import type { Card } from "../stores/board";
 import { ActionButton } from "../ui/ActionButton";
 import { COLUMNS } from "../words/place";
 import { CardView } from "./CardView";
-import { NewTask } from "./NewTask";
+import { NewTaskDialog } from "./NewTaskDialog";
 import { Hits } from "./Hits";
 
 /** All tasks by what they need: the first thing to see is what needs a person. */
@@ -19,20 +19,39 @@ export function BoardPage({ isNewOpen }: { isNewOpen: Signal<boolean> }) {
       <header class="board-head">
         <h1>kandev</h1>
         <input
-          id="search" type="search" placeholder="Search titles and transcripts ( / )" aria-label="Search titles and transcripts"
-          value={text.value} onInput={(event) => (text.value = event.currentTarget.value)}
+          id="search"
+          type="search"
+          placeholder="Search titles and transcripts ( / )"
+          aria-label="Search titles and transcripts"
+          value={text.value}
+          onInput={(event) => (text.value = event.currentTarget.value)}
         />
-        <p class="need" role="status">{need > 0 && <><span class="shape tone-needs" aria-hidden="true">●</span> {need} {need === 1 ? "needs" : "need"} you</>}</p>
-        <button type="button" class="button main" onClick={() => (isNewOpen.value = true)}>+ New task</button>
+        <p class="need" role="status">
+          {need > 0 && (
+            <>
+              <span class="shape tone-needs" aria-hidden="true">
+                ●
+              </span>{" "}
+              {need} {need === 1 ? "needs" : "need"} you
+            </>
+          )}
+        </p>
+        <button type="button" class="button main" onClick={() => (isNewOpen.value = true)}>
+          + New task
+        </button>
       </header>
-      {isEmpty ? <Empty /> : (
+      {isEmpty ? (
+        <Empty />
+      ) : (
         <div class="board">
-          {COLUMNS.map(({ id, name }) => <Column key={id} name={name} cards={filtered(columns.get(id) ?? [], text.value)} />)}
+          {COLUMNS.map(({ id, name }) => (
+            <Column key={id} name={name} cards={filtered(columns.get(id) ?? [], text.value)} />
+          ))}
         </div>
       )}
       {text.value.trim().length > 1 && <Hits text={text.value.trim()} />}
       {board.next.value !== null && <ActionButton onAct={() => board.more()}>Older tasks</ActionButton>}
-      {isNewOpen.value && <NewTask onClose={() => (isNewOpen.value = false)} />}
+      {isNewOpen.value && <NewTaskDialog onClose={() => (isNewOpen.value = false)} />}
     </main>
   );
 }
@@ -45,8 +64,16 @@ function filtered(cards: readonly Card[], text: string): readonly Card[] {
 function Column({ name, cards }: { name: string; cards: readonly Card[] }) {
   return (
     <section class={`column ${cards.length === 0 ? "is-empty" : ""}`}>
-      <h2>{name} <span class="faint">{cards.length}</span></h2>
-      <ul>{cards.map((card) => <li key={card.entry.task.id}><CardView card={card} /></li>)}</ul>
+      <h2>
+        {name} <span class="faint">{cards.length}</span>
+      </h2>
+      <ul>
+        {cards.map((card) => (
+          <li key={card.entry.task.id}>
+            <CardView card={card} />
+          </li>
+        ))}
+      </ul>
     </section>
   );
 }
@@ -55,7 +82,9 @@ function Empty() {
   return (
     <div class="empty">
       <p>No tasks yet.</p>
-      <p class="faint">Press <kbd>n</kbd>, say what is to be done, and choose an agent. “Demo” needs no login and no network.</p>
+      <p class="faint">
+        Press <kbd>n</kbd>, say what is to be done, and choose an agent. “Demo” needs no login and no network.
+      </p>
     </div>
   );
 }

@@ -10,10 +10,16 @@ export function CardView({ card: { entry, place } }: { card: Card }) {
   const agent = useAgentName(session?.agent ?? "");
   return (
     <a class="card task-link" href={session ? pathOf(task.id, session.id) : "/"} data-task={task.id}>
-      <span class="card-title"><Shape place={place} /> {task.title}</span>
+      <span class="card-title">
+        <Shape place={place} /> {task.title}
+      </span>
       <span class="card-words">{place.words}</span>
       <span class="card-facts">
-        {session && <>{agent} · {session.runtime} · </>}
+        {session && (
+          <>
+            {agent} · {session.runtime} ·{" "}
+          </>
+        )}
         <Ago stamp={session?.updated_at ?? task.updated_at} />
         {session?.worktree_branch && <span class="branch"> · {session.worktree_branch}</span>}
       </span>

@@ -25,12 +25,19 @@ export function Hits({ text }: { text: string }) {
   if (hits.value.length === 0) return null;
   return (
     <section class="hits">
-      <h2>In transcripts <span class="faint">{hits.value.length}</span></h2>
+      <h2>
+        In transcripts <span class="faint">{hits.value.length}</span>
+      </h2>
       <ul>
         {hits.value.map((hit) => (
           <li key={hit.id}>
             <a href={pathOf(hit.task_id, hit.session_id)}>
-              <span class="card-title">{board.entry(hit.task_id)?.task.title ?? "Task"} <span class="faint"><Ago stamp={hit.created_at} /></span></span>
+              <span class="card-title">
+                {board.entry(hit.task_id)?.task.title ?? "Task"}{" "}
+                <span class="faint">
+                  <Ago stamp={hit.created_at} />
+                </span>
+              </span>
               <span class="excerpt">{hit.excerpt}</span>
             </a>
           </li>

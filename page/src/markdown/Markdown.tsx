@@ -7,7 +7,13 @@ import { type Block, type Inline, parse, pieces } from "./parse";
 
 /** A text of an agent. While it grows, only its last piece is parsed again. */
 export function Markdown({ text }: { text: string }) {
-  return <div class="markdown">{pieces(text).map((piece, at) => <Piece key={at} text={piece} />)}</div>;
+  return (
+    <div class="markdown">
+      {pieces(text).map((piece, at) => (
+        <Piece key={at} text={piece} />
+      ))}
+    </div>
+  );
 }
 
 const Piece = memo(({ text }: { text: string }) => <>{useMemo(() => parse(text), [text]).map(drawBlock)}</>);
@@ -28,8 +34,22 @@ function drawBlock(block: Block): VNode {
       return (
         <div class="wide" tabIndex={0} role="region" aria-label="Table">
           <table>
-            <thead><tr>{block.head.map((cell) => <th>{cell.map(drawInline)}</th>)}</tr></thead>
-            <tbody>{block.rows.map((row) => <tr>{row.map((cell) => <td>{cell.map(drawInline)}</td>)}</tr>)}</tbody>
+            <thead>
+              <tr>
+                {block.head.map((cell) => (
+                  <th>{cell.map(drawInline)}</th>
+                ))}
+              </tr>
+            </thead>
+            <tbody>
+              {block.rows.map((row) => (
+                <tr>
+                  {row.map((cell) => (
+                    <td>{cell.map(drawInline)}</td>
+                  ))}
+                </tr>
+              ))}
+            </tbody>
           </table>
         </div>
       );
@@ -39,7 +59,13 @@ function drawBlock(block: Block): VNode {
 }
 
 function drawItems(items: readonly (readonly Block[])[]): VNode[] {
-  return items.map((blocks) => <li>{blocks.length === 1 && blocks[0]?.kind === "paragraph" ? blocks[0].inlines.map(drawInline) : blocks.map(drawBlock)}</li>);
+  return items.map((blocks) => (
+    <li>
+      {blocks.length === 1 && blocks[0]?.kind === "paragraph"
+        ? blocks[0].inlines.map(drawInline)
+        : blocks.map(drawBlock)}
+    </li>
+  ));
 }
 
 function drawInline(inline: Inline): ComponentChildren {
@@ -49,7 +75,11 @@ function drawInline(inline: Inline): ComponentChildren {
     case "code":
       return <code>{inline.text}</code>;
     case "link":
-      return <a href={inline.href} target="_blank" rel="noopener noreferrer">{inline.inlines.map(drawInline)}</a>;
+      return (
+        <a href={inline.href} target="_blank" rel="noopener noreferrer">
+          {inline.inlines.map(drawInline)}
+        </a>
+      );
     default: {
       const Tag = inline.kind;
       return <Tag>{inline.inlines.map(drawInline)}</Tag>;
@@ -62,7 +92,13 @@ export function Code({ text, language }: { text: string; language: string }) {
   const parts = useMemo(() => highlight(text, language), [text, language]);
   return (
     <div class="code">
-      <pre tabIndex={0}><code>{parts.map((part) => (part.shade === "plain" ? part.text : <span class={`shade-${part.shade}`}>{part.text}</span>))}</code></pre>
+      <pre tabIndex={0}>
+        <code>
+          {parts.map((part) =>
+            part.shade === "plain" ? part.text : <span class={`shade-${part.shade}`}>{part.text}</span>,
+          )}
+        </code>
+      </pre>
       <CopyButton text={text} label="Copy code" />
     </div>
   );

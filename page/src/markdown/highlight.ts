@@ -3,18 +3,23 @@
 export type Shade = "comment" | "string" | "number" | "keyword" | "plain";
 
 const KEYWORDS = new Set(
-  ("abstract and as assert async await break case catch class const continue def default defer del do elif else end enum except export " +
+  (
+    "abstract and as assert async await break case catch class const continue def default defer del do elif else end enum except export " +
     "extends false final finally fn for from func function if impl implements import in interface is lambda let match mod module mut new " +
     "nil none not null or package pass private protected pub public raise return self static struct super switch this throw true try type " +
-    "typeof undefined union unsafe use var void when where while with yield None True False").split(" "),
+    "typeof undefined union unsafe use var void when where while with yield None True False"
+  ).split(" "),
 );
-const HASH_COMMENTS = /^(?:py|python|sh|bash|shell|zsh|rb|ruby|ya?ml|toml|ini|conf|dockerfile|make|makefile|r|pl|perl)?$/i;
-const TOKENS = /(\/\*[\s\S]*?(?:\*\/|$)|\/\/[^\n]*|<!--[\s\S]*?(?:-->|$))|(#[^\n]*)|("""[\s\S]*?(?:"""|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?)|(\b\d[\w.]*)|([A-Za-z_]\w*)/g;
+const HASH_COMMENTS =
+  /^(?:py|python|sh|bash|shell|zsh|rb|ruby|ya?ml|toml|ini|conf|dockerfile|make|makefile|r|pl|perl)?$/i;
+const TOKENS =
+  /(\/\*[\s\S]*?(?:\*\/|$)|\/\/[^\n]*|<!--[\s\S]*?(?:-->|$))|(#[^\n]*)|("""[\s\S]*?(?:"""|$)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?|`(?:\\.|[^`\\])*`?)|(\b\d[\w.]*)|([A-Za-z_]\w*)/g;
 const LONGEST = 20_000; // characters; more is shown in one colour
 
 /** The parts of a text in order; together they are the text. */
 export function highlight(text: string, language: string): { readonly shade: Shade; readonly text: string }[] {
-  if (text.length > LONGEST || /^(?:text|txt|plain|console|output|md|markdown|diff)$/i.test(language)) return [{ shade: "plain", text }];
+  if (text.length > LONGEST || /^(?:text|txt|plain|console|output|md|markdown|diff)$/i.test(language))
+    return [{ shade: "plain", text }];
   const hashes = HASH_COMMENTS.test(language);
   const parts: { shade: Shade; text: string }[] = [];
   let end = 0;

@@ -3,18 +3,20 @@ import { highlight } from "./highlight";
 import { type Block, type Inline, inline, parse, pieces } from "./parse";
 
 function plain(inlines: readonly Inline[]): string {
-  return inlines.map((one) => {
-    switch (one.kind) {
-      case "text":
-        return one.text;
-      case "code":
-        return `[code ${one.text}]`;
-      case "link":
-        return `[link ${one.href} ${plain(one.inlines)}]`;
-      default:
-        return `[${one.kind} ${plain(one.inlines)}]`;
-    }
-  }).join("");
+  return inlines
+    .map((one) => {
+      switch (one.kind) {
+        case "text":
+          return one.text;
+        case "code":
+          return `[code ${one.text}]`;
+        case "link":
+          return `[link ${one.href} ${plain(one.inlines)}]`;
+        default:
+          return `[${one.kind} ${plain(one.inlines)}]`;
+      }
+    })
+    .join("");
 }
 
 describe("inlines", () => {
@@ -46,12 +48,15 @@ function kinds(blocks: readonly Block[]): string[] {
 
 describe("blocks", () => {
   test("each kind", () => {
-    const text = "# One\n\ntext\nmore\n\n- a\n- b\n\n1. c\n\n> quoted\n\n---\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |";
+    const text =
+      "# One\n\ntext\nmore\n\n- a\n- b\n\n1. c\n\n> quoted\n\n---\n\n```py\nx = 1\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |";
     expect(kinds(parse(text))).toEqual(["heading", "paragraph", "list", "list", "quote", "rule", "code", "table"]);
   });
 
   test("code keeps what is in it, and need not be closed while it streams", () => {
-    expect(parse("```js\n# no heading\n\n- no list\n")).toEqual([{ kind: "code", language: "js", text: "# no heading\n\n- no list\n" }]);
+    expect(parse("```js\n# no heading\n\n- no list\n")).toEqual([
+      { kind: "code", language: "js", text: "# no heading\n\n- no list\n" },
+    ]);
   });
 
   test("lists nest, and an item may hold code", () => {
@@ -71,7 +76,15 @@ test("a text is cut at blank lines, but not inside code, so that only its last p
 });
 
 test("what would be slow to look at is not", () => {
-  const hostile = ["*".repeat(20_000), "[".repeat(20_000), "`".repeat(20_001), "**a ".repeat(5000), "- ".repeat(5000), "> ".repeat(5000), "|".repeat(20_000)];
+  const hostile = [
+    "*".repeat(20_000),
+    "[".repeat(20_000),
+    "`".repeat(20_001),
+    "**a ".repeat(5000),
+    "- ".repeat(5000),
+    "> ".repeat(5000),
+    "|".repeat(20_000),
+  ];
   const began = performance.now();
   for (const text of hostile) parse(text);
   expect(performance.now() - began).toBeLessThan(5000);
@@ -82,6 +95,10 @@ test("colours leave the text as it is", () => {
   const parts = highlight(code, "python");
   expect(parts.map((part) => part.text).join("")).toBe(code);
   expect(parts.filter((part) => part.shade !== "plain").map((part) => `${part.shade} ${part.text}`)).toEqual([
-    "keyword def", "comment # say", "keyword return", "string 'a'", "number 12",
+    "keyword def",
+    "comment # say",
+    "keyword return",
+    "string 'a'",
+    "number 12",
   ]);
 });

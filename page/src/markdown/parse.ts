@@ -10,9 +10,18 @@ export type Block =
   | { readonly kind: "paragraph"; readonly inlines: readonly Inline[] }
   | { readonly kind: "heading"; readonly level: number; readonly inlines: readonly Inline[] }
   | { readonly kind: "code"; readonly language: string; readonly text: string }
-  | { readonly kind: "list"; readonly ordered: boolean; readonly start: number; readonly items: readonly (readonly Block[])[] }
+  | {
+      readonly kind: "list";
+      readonly ordered: boolean;
+      readonly start: number;
+      readonly items: readonly (readonly Block[])[];
+    }
   | { readonly kind: "quote"; readonly blocks: readonly Block[] }
-  | { readonly kind: "table"; readonly head: readonly (readonly Inline[])[]; readonly rows: readonly (readonly (readonly Inline[])[])[] }
+  | {
+      readonly kind: "table";
+      readonly head: readonly (readonly Inline[])[];
+      readonly rows: readonly (readonly (readonly Inline[])[])[];
+    }
   | { readonly kind: "rule" };
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^\s`]*)[^`]*$/;
@@ -30,7 +39,13 @@ export function pieces(text: string): string[] {
   let fence = "";
   for (const line of text.split("\n")) {
     const mark = FENCE.exec(line)?.[1];
-    if (fence === "" && line.trim() === "" && piece.length > 0 && !/^\s/.test(piece.at(-1)!) && !ITEM.test(piece.at(-1)!)) {
+    if (
+      fence === "" &&
+      line.trim() === "" &&
+      piece.length > 0 &&
+      !/^\s/.test(piece.at(-1)!) &&
+      !ITEM.test(piece.at(-1)!)
+    ) {
       found.push(piece.join("\n"));
       piece = [];
       continue;
@@ -71,8 +86,8 @@ class Lines {
     const line = this.line();
     const heading = HEADING.exec(line);
     if (FENCE.test(line)) return this.code();
-    if (heading) return this.at++, { kind: "heading", level: heading[1]!.length, inlines: inline(heading[2]!) };
-    if (RULE.test(line)) return this.at++, { kind: "rule" };
+    if (heading) return (this.at++, { kind: "heading", level: heading[1]!.length, inlines: inline(heading[2]!) });
+    if (RULE.test(line)) return (this.at++, { kind: "rule" });
     if (this.depth < DEEPEST && QUOTE.test(line)) return this.quote();
     if (this.depth < DEEPEST && ITEM.test(line)) return this.list();
     if (line.includes("|") && DIVIDER.test(this.lines[this.at + 1] ?? "")) return this.table();
@@ -94,7 +109,8 @@ class Lines {
 
   private quote(): Block {
     const inner: string[] = [];
-    for (let match = QUOTE.exec(this.line()); match; match = QUOTE.exec(this.line())) inner.push(match[1]!), this.at++;
+    for (let match = QUOTE.exec(this.line()); match; match = QUOTE.exec(this.line()))
+      (inner.push(match[1]!), this.at++);
     return { kind: "quote", blocks: parse(inner.join("\n"), this.depth + 1) };
   }
 
@@ -102,7 +118,11 @@ class Lines {
     const [, indent = "", mark = ""] = ITEM.exec(this.line()) ?? [];
     const ordered = /\d/.test(mark);
     const items: Block[][] = [];
-    for (let match = ITEM.exec(this.line()); match && this.begins(match, indent.length, ordered); match = ITEM.exec(this.line())) {
+    for (
+      let match = ITEM.exec(this.line());
+      match && this.begins(match, indent.length, ordered);
+      match = ITEM.exec(this.line())
+    ) {
       items.push(parse(this.item(match).join("\n"), this.depth + 1));
     }
     return { kind: "list", ordered, start: ordered ? Number.parseInt(mark, 10) : 1, items };
@@ -119,7 +139,10 @@ class Lines {
     for (this.at++; this.at < this.lines.length; this.at++) {
       const line = this.line();
       const indent = line.length - line.trimStart().length;
-      const goesOn = line.trim() === "" ? this.isIndented(this.at + 1, inside) : indent >= inside || !(ITEM.test(line) || lines.at(-1) === "");
+      const goesOn =
+        line.trim() === ""
+          ? this.isIndented(this.at + 1, inside)
+          : indent >= inside || !(ITEM.test(line) || lines.at(-1) === "");
       if (!goesOn) break;
       lines.push(line.slice(Math.min(indent, match[1]!.length + match[2]!.length + 1)));
     }
@@ -151,26 +174,55 @@ class Lines {
 }
 
 function cells(line: string): Inline[][] {
-  return line.trim().replace(/^\||\|$/g, "").split("|").map((cell) => inline(cell.trim()));
+  return line
+    .trim()
+    .replace(/^\||\|$/g, "")
+    .split("|")
+    .map((cell) => inline(cell.trim()));
 }
 
-const MARKS: readonly { readonly find: RegExp; readonly make: (match: RegExpExecArray, depth: number) => Inline | undefined }[] = [
-  { find: /(`+)(?!`)([\s\S]*?[^`])\1(?!`)/y, make: (match) => ({ kind: "code", text: match[2]!.replace(/^ (.*) $/s, "$1") }) },
-  { find: /!?\[([^\]\n]{0,500})\]\(([^()\s]{1,2000})(?:\s+"[^"\n]*")?\)/y, make: (match, depth) => link(match[2]!, inline(match[1] || match[2]!, depth)) },
+const MARKS: readonly {
+  readonly find: RegExp;
+  readonly make: (match: RegExpExecArray, depth: number) => Inline | undefined;
+}[] = [
+  {
+    find: /(`+)(?!`)([\s\S]*?[^`])\1(?!`)/y,
+    make: (match) => ({ kind: "code", text: match[2]!.replace(/^ (.*) $/s, "$1") }),
+  },
+  {
+    find: /!?\[([^\]\n]{0,500})\]\(([^()\s]{1,2000})(?:\s+"[^"\n]*")?\)/y,
+    make: (match, depth) => link(match[2]!, inline(match[1] || match[2]!, depth)),
+  },
   { find: /<(https?:\/\/[^\s<>]{1,2000})>/y, make: (match) => link(match[1]!, [{ kind: "text", text: match[1]! }]) },
-  { find: /https?:\/\/[^\s<>"'`)\]]{1,2000}[^\s<>"'`)\].,;:!?]/y, make: (match) => link(match[0], [{ kind: "text", text: match[0] }]) },
-  { find: /(\*\*|__)(?=\S)([\s\S]{1,5000}?\S)\1(?!\w)/y, make: (match, depth) => ({ kind: "strong", inlines: inline(match[2]!, depth) }) },
-  { find: /(\*)(?=[^\s*])([^*\n]{0,2000}?[^\s*])\*(?![\w*])/y, make: (match, depth) => ({ kind: "em", inlines: inline(match[2]!, depth) }) },
-  { find: /(_)(?=[^\s_])([^_\n]{0,2000}?[^\s_])_(?![\w_])/y, make: (match, depth) => ({ kind: "em", inlines: inline(match[2]!, depth) }) },
-  { find: /~~(?=\S)([^~\n]{0,2000}?\S)~~/y, make: (match, depth) => ({ kind: "del", inlines: inline(match[1]!, depth) }) },
+  {
+    find: /https?:\/\/[^\s<>"'`)\]]{1,2000}[^\s<>"'`)\].,;:!?]/y,
+    make: (match) => link(match[0], [{ kind: "text", text: match[0] }]),
+  },
+  {
+    find: /(\*\*|__)(?=\S)([\s\S]{1,5000}?\S)\1(?!\w)/y,
+    make: (match, depth) => ({ kind: "strong", inlines: inline(match[2]!, depth) }),
+  },
+  {
+    find: /(\*)(?=[^\s*])([^*\n]{0,2000}?[^\s*])\*(?![\w*])/y,
+    make: (match, depth) => ({ kind: "em", inlines: inline(match[2]!, depth) }),
+  },
+  {
+    find: /(_)(?=[^\s_])([^_\n]{0,2000}?[^\s_])_(?![\w_])/y,
+    make: (match, depth) => ({ kind: "em", inlines: inline(match[2]!, depth) }),
+  },
+  {
+    find: /~~(?=\S)([^~\n]{0,2000}?\S)~~/y,
+    make: (match, depth) => ({ kind: "del", inlines: inline(match[1]!, depth) }),
+  },
 ];
 const BEGINNING = new Set("`![<h*_~");
 
 export function inline(text: string, depth = 0): Inline[] {
   const found: Inline[] = [];
   let plain = "";
-  for (let at = 0; at < text.length; ) {
-    const mark = depth < DEEPEST && BEGINNING.has(text[at]!) && !isInsideWord(text, at) ? markAt(text, at, depth + 1) : undefined;
+  for (let at = 0; at < text.length;) {
+    const mark =
+      depth < DEEPEST && BEGINNING.has(text[at]!) && !isInsideWord(text, at) ? markAt(text, at, depth + 1) : undefined;
     if (mark === undefined) {
       plain += text[at] === "\\" && /[\\`*_~[\]()#>-]/.test(text[at + 1] ?? "") ? text[++at] : text[at];
       at++;

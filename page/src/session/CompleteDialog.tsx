@@ -15,8 +15,12 @@ export function CompleteDialog({ store, onClose }: { store: SessionStore; onClos
     <Dialog title="Complete this task?" onClose={onClose}>
       <p>Its agents end, and it takes no more messages. Transcript, folder and branch stay.</p>
       <div class="actions">
-        <button type="button" class="button" onClick={onClose}>Not yet</button>
-        <ActionButton kind="main" onAct={complete}>Complete</ActionButton>
+        <button type="button" class="button" onClick={onClose}>
+          Not yet
+        </button>
+        <ActionButton kind="main" onAct={complete}>
+          Complete
+        </ActionButton>
       </div>
     </Dialog>
   );

@@ -5,7 +5,9 @@ import { useServices } from "../services";
 import { ActionButton } from "../ui/ActionButton";
 
 /** A narrow field has no room for more, and a phone no Shift+Enter. */
-const HINT = matchMedia("(max-width: 800px)").matches ? "Message" : "Message · Enter sends, Shift+Enter makes a new line";
+const HINT = matchMedia("(max-width: 800px)").matches
+  ? "Message"
+  : "Message · Enter sends, Shift+Enter makes a new line";
 
 /** Where one writes. Always open while the session takes prompts: what cannot be sent yet waits in view (UI-3, UI-6). */
 export function Composer({ store, prompts }: { store: SessionStore; prompts: Prompts }) {
@@ -25,7 +27,9 @@ export function Composer({ store, prompts }: { store: SessionStore; prompts: Pro
   };
   return (
     <form class="composer" onSubmit={(event) => (event.preventDefault(), send())}>
-      <label class="hidden" for="message">Message</label>
+      <label class="hidden" for="message">
+        Message
+      </label>
       <textarea
         id="message"
         ref={field}
@@ -36,7 +40,9 @@ export function Composer({ store, prompts }: { store: SessionStore; prompts: Pro
         onInput={(event) => (prompts.draft.value = event.currentTarget.value)}
         onKeyDown={keyed}
       />
-      <button type="submit" class="button main" disabled={isEnded || prompts.draft.value.trim() === ""}>Send</button>
+      <button type="submit" class="button main" disabled={isEnded || prompts.draft.value.trim() === ""}>
+        Send
+      </button>
       <StopButton store={store} />
     </form>
   );
@@ -46,6 +52,11 @@ function StopButton({ store }: { store: SessionStore }) {
   const { connection } = useServices();
   if (store.turn.value === null) return null;
   const asked = store.turn.value.cancel_requested_at !== "";
-  const cancel = () => connection.request("task.session.cancel", { task_id: store.taskId, session_id: store.sessionId });
-  return <ActionButton onAct={cancel} title="Stop the turn ( . )">{asked ? "Stopping…" : "Stop"}</ActionButton>;
+  const cancel = () =>
+    connection.request("task.session.cancel", { task_id: store.taskId, session_id: store.sessionId });
+  return (
+    <ActionButton onAct={cancel} title="Stop the turn ( . )">
+      {asked ? "Stopping…" : "Stop"}
+    </ActionButton>
+  );
 }

@@ -26,8 +26,12 @@ export function DeleteDialog({ store, onClose }: { store: SessionStore; onClose:
       <p>Its sessions, their transcripts and their folders go. The branch stays.</p>
       {warning.value && <p class="tone-failed">{warning.value}</p>}
       <div class="actions">
-        <button type="button" class="button" onClick={onClose}>Keep it</button>
-        <ActionButton kind="danger" onAct={remove}>{warning.value ? "Delete all the same" : "Delete"}</ActionButton>
+        <button type="button" class="button" onClick={onClose}>
+          Keep it
+        </button>
+        <ActionButton kind="danger" onAct={remove}>
+          {warning.value ? "Delete all the same" : "Delete"}
+        </ActionButton>
       </div>
     </Dialog>
   );

@@ -26,13 +26,20 @@ export function LogDialog({ store, onClose }: { store: SessionStore; onClose: ()
     <Dialog title="Log" onClose={onClose} isWide>
       {problem.value && <p class="tone-failed">{problem.value}</p>}
       <h3>What the agent wrote to its log</h3>
-      <pre class="log" tabIndex={0}>{logs.value?.stderr || "Nothing."}</pre>
+      <pre class="log" tabIndex={0}>
+        {logs.value?.stderr || "Nothing."}
+      </pre>
       <h3>Starts</h3>
       <ul class="starts">
         {logs.value?.stages.map((one) => (
           <li key={one.id}>
             <Clock stamp={one.started_at} /> {one.how || one.error || "did not end"}
-            <span class="faint"> {Object.entries(one.stages).map(([stage, took]) => `${stageWords(stage)} ${lasting(took)}`).join(" · ")}</span>
+            <span class="faint">
+              {" "}
+              {Object.entries(one.stages)
+                .map(([stage, took]) => `${stageWords(stage)} ${lasting(took)}`)
+                .join(" · ")}
+            </span>
           </li>
         ))}
       </ul>

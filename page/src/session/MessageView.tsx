@@ -18,10 +18,17 @@ export function MessageView({ entry, agent, goesOn }: Properties) {
   if (message.author_type === "system") return <Notice message={message} />;
   const author = message.author_type === "user" ? "You" : name;
   return (
-    <article class={`message from-${message.author_type} ${goesOn ? "goes-on" : ""} ${message.seq === 1 ? "is-first" : ""}`} data-seq={message.seq}>
+    <article
+      class={`message from-${message.author_type} ${goesOn ? "goes-on" : ""} ${message.seq === 1 ? "is-first" : ""}`}
+      data-seq={message.seq}
+    >
       <div class="author">{goesOn ? <span class="hidden">{author}</span> : author}</div>
-      <div class="content"><Content message={message} /></div>
-      <div class="when"><Clock stamp={message.created_at} /></div>
+      <div class="content">
+        <Content message={message} />
+      </div>
+      <div class="when">
+        <Clock stamp={message.created_at} />
+      </div>
     </article>
   );
 }
@@ -55,7 +62,9 @@ function Notice({ message }: { message: Placed }) {
   return (
     <article class={`notice tone-${tone}`} data-seq={message.seq} data-kind={String(message.metadata["kind"] ?? "")}>
       <p>{message.content}</p>
-      <div class="when"><Clock stamp={message.created_at} /></div>
+      <div class="when">
+        <Clock stamp={message.created_at} />
+      </div>
     </article>
   );
 }
@@ -71,7 +80,12 @@ function Plan({ entries }: { entries: unknown }) {
     <ul class="plan" aria-label="Plan">
       {steps.map((step) => {
         const [shape, words] = STEPS[String(step.status)] ?? ["○", "to do"];
-        return <li><span aria-hidden="true">{shape}</span><span class="hidden">{words}: </span> {String(step.content ?? "")}</li>;
+        return (
+          <li>
+            <span aria-hidden="true">{shape}</span>
+            <span class="hidden">{words}: </span> {String(step.content ?? "")}
+          </li>
+        );
       })}
     </ul>
   );
@@ -87,14 +101,21 @@ function Asked({ message }: { message: Placed }) {
   const { state, answer, options } = message.metadata;
   const chosen = (Array.isArray(options) ? options : []).find((one) => one?.option_id === answer);
   const words = state === "answered" ? String(chosen?.name ?? answer) : (ANSWERS[String(state)] ?? String(state));
-  return <p class="asked"><span class="tool-kind">asked</span> {message.content} <span class="faint">· {words}</span></p>;
+  return (
+    <p class="asked">
+      <span class="tool-kind">asked</span> {message.content} <span class="faint">· {words}</span>
+    </p>
+  );
 }
 
 /** Of a kind that this page does not know: shown plainly (WIRE-3). */
 function Other({ message }: { message: Placed }) {
   return (
     <details class="tool">
-      <summary><span class="tool-kind">{message.type === "unknown" ? "other" : message.type}</span> <span class="tool-title">{message.content}</span></summary>
+      <summary>
+        <span class="tool-kind">{message.type === "unknown" ? "other" : message.type}</span>{" "}
+        <span class="tool-title">{message.content}</span>
+      </summary>
       <Code text={JSON.stringify(message.metadata["raw"] ?? message.metadata, null, 2)} language="json" />
     </details>
   );

@@ -25,21 +25,25 @@ export function MomentView({ store, prompts, resumption }: Properties) {
   const agent = useAgentName(status?.agent ?? "");
   const shown = useSignal<"" | "log" | "summary">("");
   const act = useAct(store, prompts, resumption, (dialog) => (shown.value = dialog));
-  const moment = status && momentOf({
-    agent,
-    status,
-    resumption: resumption.state.value,
-    stage: resumption.stage.value,
-    startedAt: resumption.startedAt.value,
-    failure: resumption.failure.value,
-    returned: store.returned.value,
-    notice: lastNotice(store),
-    unsure: unsureSteps(store),
-    silentFor: store.silentFor.value,
-  });
+  const moment =
+    status &&
+    momentOf({
+      agent,
+      status,
+      resumption: resumption.state.value,
+      stage: resumption.stage.value,
+      startedAt: resumption.startedAt.value,
+      failure: resumption.failure.value,
+      returned: store.returned.value,
+      notice: lastNotice(store),
+      unsure: unsureSteps(store),
+      silentFor: store.silentFor.value,
+    });
   return (
     <>
-      <div class="moment-place" role="status">{moment && <Told moment={moment} act={act} />}</div>
+      <div class="moment-place" role="status">
+        {moment && <Told moment={moment} act={act} />}
+      </div>
       {shown.value === "log" && <LogDialog store={store} onClose={() => (shown.value = "")} />}
       {shown.value === "summary" && <SummaryDialog store={store} onClose={() => (shown.value = "")} />}
     </>
@@ -51,21 +55,36 @@ function Told({ moment, act }: { moment: Moment; act: (action: MomentAction) => 
     <div class={`moment edge-${moment.tone}`}>
       <p>
         <span class="fact">{moment.fact}</span>
-        {moment.since !== undefined && <span class="faint" aria-hidden="true"> {elapsed(now.value - moment.since)}</span>}
+        {moment.since !== undefined && (
+          <span class="faint" aria-hidden="true">
+            {" "}
+            {elapsed(now.value - moment.since)}
+          </span>
+        )}
         {moment.kept && <span class="kept"> {moment.kept}</span>}
       </p>
       <div class="actions">
         {moment.actions.map((action) =>
-          action.do === "copy"
-            ? <CopyButton text={action.text} label={action.label}>{action.label}</CopyButton>
-            : <ActionButton key={action.label} onAct={() => act(action)}>{action.label}</ActionButton>)}
+          action.do === "copy" ? (
+            <CopyButton text={action.text} label={action.label}>
+              {action.label}
+            </CopyButton>
+          ) : (
+            <ActionButton key={action.label} onAct={() => act(action)}>
+              {action.label}
+            </ActionButton>
+          ),
+        )}
       </div>
     </div>
   );
 }
 
 function useAct(
-  store: SessionStore, prompts: Prompts, resumption: SessionResumptionView, show: (dialog: "log" | "summary") => void,
+  store: SessionStore,
+  prompts: Prompts,
+  resumption: SessionResumptionView,
+  show: (dialog: "log" | "summary") => void,
 ): (action: MomentAction) => unknown {
   const { connection } = useServices();
   const ids = { task_id: store.taskId, session_id: store.sessionId };
@@ -78,7 +97,10 @@ function useAct(
       case "start":
         return connection.request("task.session.start", ids);
       case "send_again":
-        return connection.request("turn.send_again", { session_id: store.sessionId, turn_id: store.status.value?.last_turn?.id ?? "" });
+        return connection.request("turn.send_again", {
+          session_id: store.sessionId,
+          turn_id: store.status.value?.last_turn?.id ?? "",
+        });
       case "go_on":
         return prompts.add(GO_ON);
       case "open_queue":

@@ -20,9 +20,22 @@ export function RenameDialog({ store, onClose }: { store: SessionStore; onClose:
   return (
     <Dialog title="Rename the task" onClose={onClose}>
       <form class="fields" onSubmit={(event) => (event.preventDefault(), void rename())}>
-        <input aria-label="Title" autofocus value={title.value} onInput={(event) => (title.value = event.currentTarget.value)} />
-        {problem.value && <p class="tone-failed" role="alert">{problem.value}</p>}
-        <div class="actions"><button type="submit" class="button main" disabled={title.value.trim() === ""}>Rename</button></div>
+        <input
+          aria-label="Title"
+          autofocus
+          value={title.value}
+          onInput={(event) => (title.value = event.currentTarget.value)}
+        />
+        {problem.value && (
+          <p class="tone-failed" role="alert">
+            {problem.value}
+          </p>
+        )}
+        <div class="actions">
+          <button type="submit" class="button main" disabled={title.value.trim() === ""}>
+            Rename
+          </button>
+        </div>
       </form>
     </Dialog>
   );

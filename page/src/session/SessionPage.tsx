@@ -28,7 +28,9 @@ export function SessionPage({ taskId, sessionId }: { taskId: string; sessionId: 
       <TaskList current={taskId} />
       <main class="session">
         <Header store={store} />
-        {store.gone.value ? <Gone words={store.gone.value.message} /> : (
+        {store.gone.value ? (
+          <Gone words={store.gone.value.message} />
+        ) : (
           <>
             <TranscriptView store={store} agent={agent} />
             <div class="foot">
@@ -45,5 +47,12 @@ export function SessionPage({ taskId, sessionId }: { taskId: string; sessionId: 
 }
 
 function Gone({ words }: { words: string }) {
-  return <div class="empty"><p>{words}</p><p><a href="/">To the board</a></p></div>;
+  return (
+    <div class="empty">
+      <p>{words}</p>
+      <p>
+        <a href="/">To the board</a>
+      </p>
+    </div>
+  );
 }

@@ -11,12 +11,19 @@ export function SessionSwitch({ taskId, sessionId, count }: { taskId: string; se
   const sessions = useSignal<readonly SessionView[]>([]);
   useEffect(() => {
     if (count < 2) return;
-    connection.request("task.session.list", { task_id: taskId }).then((answer) => (sessions.value = answer.sessions), () => undefined);
+    connection.request("task.session.list", { task_id: taskId }).then(
+      (answer) => (sessions.value = answer.sessions),
+      () => undefined,
+    );
   }, [count]);
   if (sessions.value.length < 2) return null;
   return (
     <select aria-label="Session" value={sessionId} onChange={(event) => go(pathOf(taskId, event.currentTarget.value))}>
-      {sessions.value.map((one, at) => <option key={one.id} value={one.id}>{at + 1} · {one.agent} · {clock(one.created_at, Date.now())}</option>)}
+      {sessions.value.map((one, at) => (
+        <option key={one.id} value={one.id}>
+          {at + 1} · {one.agent} · {clock(one.created_at, Date.now())}
+        </option>
+      ))}
     </select>
   );
 }

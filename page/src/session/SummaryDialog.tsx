@@ -21,8 +21,14 @@ export function SummaryDialog({ store, onClose }: { store: SessionStore; onClose
   return (
     <Dialog title="Summary for the agent" onClose={onClose} isWide>
       {problem.value && <p class="tone-failed">{problem.value}</p>}
-      {found && <p>{found.messages_used} of {found.messages_total} messages fit.</p>}
-      <pre class="log" tabIndex={0}>{found?.text ?? "…"}</pre>
+      {found && (
+        <p>
+          {found.messages_used} of {found.messages_total} messages fit.
+        </p>
+      )}
+      <pre class="log" tabIndex={0}>
+        {found?.text ?? "…"}
+      </pre>
     </Dialog>
   );
 }

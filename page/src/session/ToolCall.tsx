@@ -24,7 +24,9 @@ export function ToolCall({ message }: { message: Placed }) {
         <span class="tool-kind">{String(message.metadata["kind"] ?? "")}</span>
         <span class="tool-title">{message.content}</span>
         <Counts details={details} />
-        <span class={`tool-status tone-${tone}`}><span aria-hidden="true">{shape}</span> {words}</span>
+        <span class={`tool-status tone-${tone}`}>
+          <span aria-hidden="true">{shape}</span> {words}
+        </span>
       </summary>
       {isOpen.value && (details.length ? details.map(drawDetail) : <p class="faint">Nothing more was told.</p>)}
     </details>
@@ -34,7 +36,11 @@ export function ToolCall({ message }: { message: Placed }) {
 function Counts({ details }: { details: readonly Detail[] }) {
   const { added, removed } = countsOf(details);
   if (added + removed === 0) return null;
-  return <span class="counts"><span class="tone-good">+{added}</span> <span class="tone-failed">−{removed}</span></span>;
+  return (
+    <span class="counts">
+      <span class="tone-good">+{added}</span> <span class="tone-failed">−{removed}</span>
+    </span>
+  );
 }
 
 function drawDetail(detail: Detail) {
@@ -52,7 +58,9 @@ function DiffView({ diff }: { diff: Diff }) {
     <section>
       <p class="detail-name">{diff.path}</p>
       <pre class="diff" tabIndex={0}>
-        {linesOf(diff).map(({ sign, text }) => <span class={sign === "+" ? "added" : sign === "-" ? "removed" : ""}>{`${sign} ${text}\n`}</span>)}
+        {linesOf(diff).map(({ sign, text }) => (
+          <span class={sign === "+" ? "added" : sign === "-" ? "removed" : ""}>{`${sign} ${text}\n`}</span>
+        ))}
       </pre>
     </section>
   );

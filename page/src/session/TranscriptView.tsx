@@ -13,18 +13,60 @@ const DRAW_PX = 2500;
 export function TranscriptView({ store, agent }: { store: SessionStore; agent: string }) {
   const scroller = useRef<HTMLDivElement>(null);
   const content = useRef<HTMLDivElement>(null);
-  const isPinned = useRef(true);
-  const lastTop = useRef(0);
-  const isBelow = useSignal(false);
   const chunks = store.transcript.chunks.value;
-
+  const end = useEnd(scroller, content);
   const loadIfNear = () => {
     const view = scroller.current;
     if (view && view.scrollTop < LOAD_PX && store.hasEarlier.peek()) void store.loadEarlier();
   };
-  const toEnd = () => {
+  const scrolled = () => {
+    end.scrolled();
+    loadIfNear();
+  };
+  useKeepPlace(scroller, chunks[0]?.key, end.isPinned);
+  useEffect(loadIfNear, [chunks]);
+  useNewMessages(store, end.grew);
+
+  return (
+    <div class="transcript-frame">
+      <div
+        class="transcript"
+        ref={scroller}
+        onScroll={scrolled}
+        tabIndex={0}
+        role="log"
+        aria-label="Conversation"
+        aria-live="off"
+      >
+        <div ref={content}>
+          {store.hasEarlier.value && (
+            <button type="button" class="earlier" onClick={() => void store.loadEarlier()}>
+              ▸ Earlier messages
+            </button>
+          )}
+          {chunks.map((chunk, at) => (
+            <ChunkView key={chunk.key} chunk={chunk} agent={agent} scroller={scroller} before={chunks[at - 1]} />
+          ))}
+        </div>
+      </div>
+      {end.isBelow.value && (
+        <button type="button" class="below" onClick={end.go}>
+          New below ↓
+        </button>
+      )}
+    </div>
+  );
+}
+
+/** The end of the transcript: the view stays there while it grows, until somebody scrolls up. */
+function useEnd(scroller: RefObject<HTMLDivElement | null>, content: RefObject<HTMLDivElement | null>) {
+  const isPinned = useRef(true);
+  const lastTop = useRef(0);
+  const isBelow = useSignal(false);
+  const go = () => {
     const view = scroller.current;
     if (view) view.scrollTop = view.scrollHeight;
+    isBelow.value = false;
   };
   const scrolled = () => {
     const view = scroller.current;
@@ -34,40 +76,33 @@ export function TranscriptView({ store, agent }: { store: SessionStore; agent: s
     else if (view.scrollTop < lastTop.current) isPinned.current = false;
     lastTop.current = view.scrollTop;
     if (isPinned.current) isBelow.value = false;
-    loadIfNear();
+  };
+  const grew = () => {
+    if (!isPinned.current) isBelow.value = true;
   };
   useEffect(() => {
-    const observer = new ResizeObserver(() => isPinned.current && toEnd());
+    const observer = new ResizeObserver(() => isPinned.current && go());
     if (content.current) observer.observe(content.current);
     if (scroller.current) observer.observe(scroller.current);
     return () => observer.disconnect();
   }, []);
-  useKeepPlace(scroller, chunks[0]?.key, isPinned);
-  useEffect(loadIfNear, [chunks]);
-  useNewMessages(store, () => isPinned.current || (isBelow.value = true));
-
-  return (
-    <div class="transcript-frame">
-      <div class="transcript" ref={scroller} onScroll={scrolled} tabIndex={0} role="log" aria-label="Conversation" aria-live="off">
-        <div ref={content}>
-          {store.hasEarlier.value && <button type="button" class="earlier" onClick={() => void store.loadEarlier()}>▸ Earlier messages</button>}
-          {chunks.map((chunk, at) => <ChunkView key={chunk.key} chunk={chunk} agent={agent} scroller={scroller} before={chunks[at - 1]} />)}
-        </div>
-      </div>
-      {isBelow.value && <button type="button" class="below" onClick={() => (toEnd(), (isBelow.value = false))}>New below ↓</button>}
-    </div>
-  );
+  return { isPinned, isBelow, go, scrolled, grew };
 }
 
 /** When older messages come in above, what is being read stays where it is. */
-function useKeepPlace(scroller: RefObject<HTMLDivElement | null>, firstKey: number | undefined, isPinned: RefObject<boolean>): void {
+function useKeepPlace(
+  scroller: RefObject<HTMLDivElement | null>,
+  firstKey: number | undefined,
+  isPinned: RefObject<boolean>,
+): void {
   const before = useRef({ key: firstKey, height: 0, top: 0 });
   useLayoutEffect(() => {
     const view = scroller.current;
     if (!view) return;
     const { key, height, top } = before.current;
     const isMoved = view.scrollTop !== top; // the browser has done it by itself, but at the very top it does not
-    if (key !== undefined && key !== firstKey && !isPinned.current && !isMoved) view.scrollTop = top + view.scrollHeight - height;
+    if (key !== undefined && key !== firstKey && !isPinned.current && !isMoved)
+      view.scrollTop = top + view.scrollHeight - height;
     before.current = { key: firstKey, height: view.scrollHeight, top: view.scrollTop };
   });
 }
@@ -113,12 +148,13 @@ function ChunkView({ chunk, agent, scroller, before }: ChunkProperties) {
   let author = before?.entries.peek().at(-1)?.peek().author_type;
   return (
     <div ref={place} style={isNear.value ? { height: "" } : { height: `${height.current}px` }}>
-      {isNear.value && entries.map((entry) => {
-        const { id, author_type } = entry.peek();
-        const goesOn = author_type === author && author_type !== "user";
-        author = author_type;
-        return <MessageView key={id} entry={entry} agent={agent} goesOn={goesOn} />;
-      })}
+      {isNear.value &&
+        entries.map((entry) => {
+          const { id, author_type } = entry.peek();
+          const goesOn = author_type === author && author_type !== "user";
+          author = author_type;
+          return <MessageView key={id} entry={entry} agent={agent} goesOn={goesOn} />;
+        })}
     </div>
   );
 }

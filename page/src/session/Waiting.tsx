@@ -23,7 +23,8 @@ export function Waiting({ store, prompts }: { store: SessionStore; prompts: Prom
       ))}
       {unsent.map(({ id, content, refusal }) => (
         <li key={id}>
-          <span class={refusal ? "tone-failed" : "faint"}>{refusal ? "Not sent" : "Sending"}</span> <span class="said">{content}</span>
+          <span class={refusal ? "tone-failed" : "faint"}>{refusal ? "Not sent" : "Sending"}</span>{" "}
+          <span class="said">{content}</span>
           {refusal && <span class="tone-failed">{refusal}</span>}
           {refusal && <ActionButton onAct={() => prompts.takeBack(id)}>Edit</ActionButton>}
         </li>

@@ -37,7 +37,14 @@ export function detailsOf(call: unknown): Detail[] {
 function detailOf(part: unknown): Detail[] {
   if (!isRecord(part)) return [];
   if (part["type"] === "diff") {
-    return [{ kind: "diff", path: String(part["path"] ?? ""), before: String(part["oldText"] ?? ""), after: String(part["newText"] ?? "") }];
+    return [
+      {
+        kind: "diff",
+        path: String(part["path"] ?? ""),
+        before: String(part["oldText"] ?? ""),
+        after: String(part["newText"] ?? ""),
+      },
+    ];
   }
   const content = part["content"];
   if (isRecord(content) && typeof content["text"] === "string") return [text("Output", content["text"])];
@@ -45,10 +52,17 @@ function detailOf(part: unknown): Detail[] {
 }
 
 function text(title: string, value: unknown): Text {
-  if (isRecord(value) && typeof value["command"] === "string" && Object.keys(value).length === 1) return text("Command", value["command"]);
+  if (isRecord(value) && typeof value["command"] === "string" && Object.keys(value).length === 1)
+    return text("Command", value["command"]);
   const shown = typeof value === "string" ? value : JSON.stringify(value, null, 2);
-  const cut = shown.length > LONGEST ? `${shown.slice(0, LONGEST)}\n… ${shown.length - LONGEST} more characters` : shown;
-  return { kind: "text", title, text: cut, language: title === "Command" ? "sh" : typeof value === "string" ? "text" : "json" };
+  const cut =
+    shown.length > LONGEST ? `${shown.slice(0, LONGEST)}\n… ${shown.length - LONGEST} more characters` : shown;
+  return {
+    kind: "text",
+    title,
+    text: cut,
+    language: title === "Command" ? "sh" : typeof value === "string" ? "text" : "json",
+  };
 }
 
 function isWorthShowing(value: unknown): boolean {
@@ -62,7 +76,10 @@ function isRecord(value: unknown): value is Readonly<Record<string, unknown>> {
 /** How many lines all diffs add and remove. */
 export function countsOf(details: readonly Detail[]): { added: number; removed: number } {
   const lines = details.flatMap((one) => (one.kind === "diff" ? linesOf(one) : []));
-  return { added: lines.filter((line) => line.sign === "+").length, removed: lines.filter((line) => line.sign === "-").length };
+  return {
+    added: lines.filter((line) => line.sign === "+").length,
+    removed: lines.filter((line) => line.sign === "-").length,
+  };
 }
 
 function linesIn(text: string): string[] {
@@ -76,7 +93,9 @@ export function linesOf({ before, after }: Diff): Line[] {
   while (head < old.length && head < now.length && old[head] === now[head]) head++;
   let tail = 0;
   while (tail < old.length - head && tail < now.length - head && old.at(-1 - tail) === now.at(-1 - tail)) tail++;
-  const as = (sign: Line["sign"]) => (one: string): Line => ({ sign, text: one });
+  const as =
+    (sign: Line["sign"]) =>
+    (one: string): Line => ({ sign, text: one });
   return [
     ...old.slice(Math.max(0, head - AROUND), head).map(as(" ")),
     ...old.slice(head, old.length - tail).map(as("-")),

@@ -51,8 +51,10 @@ export class BoardStore {
       const found: BoardEntry[] = [];
       let cursor: string | null = null;
       for (let page = 0; page < PAGES_AT_ONCE && (page === 0 || cursor !== null); page++) {
-        const answer: { entries: readonly BoardEntry[]; next_cursor: string | null } =
-          await this.connection.request("task.board", { limit: PAGE, ...(cursor && { cursor }) });
+        const answer: { entries: readonly BoardEntry[]; next_cursor: string | null } = await this.connection.request(
+          "task.board",
+          { limit: PAGE, ...(cursor && { cursor }) },
+        );
         found.push(...answer.entries);
         cursor = answer.next_cursor;
       }
@@ -105,7 +107,12 @@ export class BoardStore {
   }
 
   private arrange(): ReadonlyMap<Column, readonly Card[]> {
-    const columns = new Map<Column, Card[]>([["needs", []], ["working", []], ["review", []], ["done", []]]);
+    const columns = new Map<Column, Card[]>([
+      ["needs", []],
+      ["working", []],
+      ["review", []],
+      ["done", []],
+    ]);
     const permissions = this.permissions.value;
     for (const entry of this.entries.value.values()) {
       const asks = permissions.get(entry.session?.id ?? "")?.tool_call["title"];
@@ -113,7 +120,8 @@ export class BoardStore {
       columns.get(place.column)?.push({ entry, place });
     }
     // By creation, so that nothing jumps while agents work (STATE-6).
-    for (const cards of columns.values()) cards.sort((a, b) => b.entry.task.created_at.localeCompare(a.entry.task.created_at));
+    for (const cards of columns.values())
+      cards.sort((a, b) => b.entry.task.created_at.localeCompare(a.entry.task.created_at));
     return columns;
   }
 }

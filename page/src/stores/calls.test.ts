@@ -7,7 +7,8 @@ function card(id: string): Card {
 }
 
 test("a task is called for once: not while it goes on needing somebody, again when it needs him anew", () => {
-  const ids = (before: string[], now: string[]) => newlyNeeding(new Set(before), now.map(card)).map((one) => one.entry.task.id);
+  const ids = (before: string[], now: string[]) =>
+    newlyNeeding(new Set(before), now.map(card)).map((one) => one.entry.task.id);
   expect(ids([], ["a"])).toEqual(["a"]);
   expect(ids(["a"], ["a", "b"])).toEqual(["b"]);
   expect(ids(["a", "b"], ["b"])).toEqual([]);

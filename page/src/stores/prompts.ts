@@ -85,7 +85,9 @@ export class Prompts {
   private put(item: Unsent): void {
     this.items.put(item);
     const isKnown = this.unsent.value.some((one) => one.id === item.id);
-    this.unsent.value = isKnown ? this.unsent.value.map((one) => (one.id === item.id ? item : one)) : [...this.unsent.value, item];
+    this.unsent.value = isKnown
+      ? this.unsent.value.map((one) => (one.id === item.id ? item : one))
+      : [...this.unsent.value, item];
   }
 
   private drop(id: string): void {

@@ -40,8 +40,18 @@ function message(seq: number, content: string): Message {
 
 function snapshot(seq: number, messages: Message[], boot_id = "boot1"): Snapshot {
   return {
-    boot_id, seq, gap: true, session: { queue_held: "" }, status: STATUS, turn: null, messages, queue: [], permissions: [],
-    mode: null, modes: null, options: null,
+    boot_id,
+    seq,
+    gap: true,
+    session: { queue_held: "" },
+    status: STATUS,
+    turn: null,
+    messages,
+    queue: [],
+    permissions: [],
+    mode: null,
+    modes: null,
+    options: null,
   } as unknown as Snapshot;
 }
 
@@ -81,7 +91,10 @@ describe("cursors", () => {
     store.cutOff();
     connection.tell("session.turn.started", 9, { turn: { id: "x" } });
     expect(store.cursor()?.seq).toBe(5);
-    const missed = { action: "session.message.added", payload: { task_id: "t", session_id: "s", seq: 6, message: message(1, "missed") } };
+    const missed = {
+      action: "session.message.added",
+      payload: { task_id: "t", session_id: "s", seq: 6, message: message(1, "missed") },
+    };
     store.caughtUp({ gap: false, boot_id: "boot1", seq: 9, events: [missed as unknown as Notification] });
     expect([texts(), store.cursor()?.seq]).toEqual([["missed"], 9]);
   });
@@ -105,7 +118,11 @@ test("text that does not follow on is fetched whole", async () => {
 
 test("UI-2 a status that was overtaken is not shown, and another is asked for", async () => {
   store.caughtUp(snapshot(1, []));
-  connection.tell("session.state_changed", 2, { old_state: "WAITING_FOR_INPUT", new_state: "RUNNING", error_message: "" });
+  connection.tell("session.state_changed", 2, {
+    old_state: "WAITING_FOR_INPUT",
+    new_state: "RUNNING",
+    error_message: "",
+  });
   let answer: (status: Status) => void = () => undefined;
   connection.request = (action) => {
     connection.asked.push(action);
@@ -125,8 +142,10 @@ test("UI-2 a status that was overtaken is not shown, and another is asked for", 
 
 test("many notifications cost one question, and a stream none", async () => {
   store.caughtUp(snapshot(1, [message(1, "")]));
-  for (let seq = 2; seq < 50; seq++) connection.tell("session.state_changed", seq, { old_state: "", new_state: "RUNNING", error_message: "" });
-  for (let seq = 50; seq < 500; seq++) connection.tell("session.message.delta", seq, { message_id: "m1", offset: seq - 50, text: "x" });
+  for (let seq = 2; seq < 50; seq++)
+    connection.tell("session.state_changed", seq, { old_state: "", new_state: "RUNNING", error_message: "" });
+  for (let seq = 50; seq < 500; seq++)
+    connection.tell("session.message.delta", seq, { message_id: "m1", offset: seq - 50, text: "x" });
   await vi.advanceTimersByTimeAsync(1000);
   expect(connection.asked).toEqual(["task.session.status"]);
 });

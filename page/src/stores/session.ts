@@ -19,9 +19,16 @@ const ASK_AGAIN_MS = 120;
 
 /** Notifications after which the status has changed in more than the page can tell by itself. */
 const CHANGES_STATUS = new Set<string>([
-  "session.state_changed", "session.agent_changed", "session.resume.completed", "session.resume.failed",
-  "session.turn.started", "session.turn.stalled", "session.turn.completed", "permission.requested",
-  "permission.resolved", "message.queue.changed",
+  "session.state_changed",
+  "session.agent_changed",
+  "session.resume.completed",
+  "session.resume.failed",
+  "session.turn.started",
+  "session.turn.stalled",
+  "session.turn.completed",
+  "permission.requested",
+  "permission.resolved",
+  "message.queue.changed",
 ]);
 
 export class SessionStore implements Follower {
@@ -68,7 +75,16 @@ export class SessionStore implements Follower {
     return this.known ? { boot_id: this.boot, seq: this.seq } : undefined;
   }
 
-  caughtUp(answer: Snapshot | { readonly gap: false; readonly boot_id: string; readonly seq: number; readonly events: readonly Notification[] }): void {
+  caughtUp(
+    answer:
+      | Snapshot
+      | {
+          readonly gap: false;
+          readonly boot_id: string;
+          readonly seq: number;
+          readonly events: readonly Notification[];
+        },
+  ): void {
     batch(() => {
       if (answer.gap) this.replace(answer);
       else for (const event of answer.events) this.follow(event);
@@ -132,7 +148,8 @@ export class SessionStore implements Follower {
   private hear(notification: Notification): void {
     const { session_id: session, task_id: task } = notification.payload;
     if (session === undefined) {
-      if (task === this.taskId && notification.action === "task.deleted") this.gone.value = new Error("The task was deleted.");
+      if (task === this.taskId && notification.action === "task.deleted")
+        this.gone.value = new Error("The task was deleted.");
       return;
     }
     if (session === this.sessionId && this.isFollowing) this.follow(notification);
@@ -186,6 +203,13 @@ export class SessionStore implements Follower {
         this.silentFor.value = 0;
         this.patch({ turn: null, last_turn: told.payload.turn });
         break;
+      default:
+        this.applyRest(told);
+    }
+  }
+
+  private applyRest(told: Notification): void {
+    switch (told.action) {
       case "permission.requested":
         this.permissions.value = [...this.withoutPermission(told.payload.request.id), told.payload.request];
         break;
@@ -252,7 +276,10 @@ export class SessionStore implements Follower {
   private async ask(): Promise<void> {
     const changes = this.changes;
     try {
-      const status = await this.connection.request("task.session.status", { task_id: this.taskId, session_id: this.sessionId });
+      const status = await this.connection.request("task.session.status", {
+        task_id: this.taskId,
+        session_id: this.sessionId,
+      });
       if (this.changes === changes) this.applyStatus(status); // else it is older than what was told since (UI-2)
     } catch {
       // After the next connection there is a new answer.

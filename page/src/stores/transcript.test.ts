@@ -4,13 +4,24 @@ import { Transcript } from "./transcript";
 
 function message(seq: number | null, content = "", id = `m${seq}`): Message {
   return {
-    id, seq, content, session_id: "s", turn_id: null, author_type: "agent", type: "message", metadata: {},
-    created_at: "", updated_at: "", client_message_id: null,
+    id,
+    seq,
+    content,
+    session_id: "s",
+    turn_id: null,
+    author_type: "agent",
+    type: "message",
+    metadata: {},
+    created_at: "",
+    updated_at: "",
+    client_message_id: null,
   };
 }
 
 function shown(transcript: Transcript): [number, string][] {
-  return transcript.chunks.value.flatMap((chunk) => chunk.entries.value.map((one): [number, string] => [one.value.seq, one.value.content]));
+  return transcript.chunks.value.flatMap((chunk) =>
+    chunk.entries.value.map((one): [number, string] => [one.value.seq, one.value.content]),
+  );
 }
 
 test("text is appended where it belongs; what is here already is not taken twice", () => {

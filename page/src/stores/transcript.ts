@@ -34,7 +34,10 @@ export class Transcript {
 
   /** Put an older page, ascending, before everything. */
   prepend(messages: readonly Message[]): void {
-    const entries = messages.filter(isPlaced).filter((one) => !this.byId.has(one.id)).map((one) => this.entry(one));
+    const entries = messages
+      .filter(isPlaced)
+      .filter((one) => !this.byId.has(one.id))
+      .map((one) => this.entry(one));
     if (entries.length > 0) this.chunks.value = [this.chunk(entries), ...this.chunks.value];
   }
 
@@ -122,7 +125,7 @@ function characters(text: string): number {
   let pairs = 0;
   for (let at = 0; at < text.length; at++) {
     const code = text.charCodeAt(at);
-    if (code >= 0xd800 && code < 0xdc00 && (text.charCodeAt(at + 1) & 0xfc00) === 0xdc00) pairs++, at++;
+    if (code >= 0xd800 && code < 0xdc00 && (text.charCodeAt(at + 1) & 0xfc00) === 0xdc00) (pairs++, at++);
   }
   return text.length - pairs;
 }

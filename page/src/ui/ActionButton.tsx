@@ -27,7 +27,14 @@ export function ActionButton({ onAct, children, kind = "plain", disabled = false
     }
   };
   return (
-    <button type="button" class={`button ${kind}`} disabled={disabled} aria-busy={isBusy.value} title={title} onClick={act}>
+    <button
+      type="button"
+      class={`button ${kind}`}
+      disabled={disabled}
+      aria-busy={isBusy.value}
+      title={title}
+      onClick={act}
+    >
       {children}
     </button>
   );

@@ -15,7 +15,9 @@ export function ConnectionLine() {
     <div class="connection edge-needs" role="status">
       <span class="fact">Connection lost · trying again{wait > 0 ? ` in ${wait} s` : ""}</span>
       <span class="kept">Your draft is kept on this device.</span>
-      <button type="button" class="button plain" onClick={() => connection.tryNow()}>Now</button>
+      <button type="button" class="button plain" onClick={() => connection.tryNow()}>
+        Now
+      </button>
     </div>
   );
 }
@@ -24,8 +26,12 @@ function Locked() {
   return (
     <div class="connection edge-needs" role="alert">
       <span class="fact">The server asks for its token.</span>
-      <span class="kept">Run <code>kandev open</code>, or reload the page and enter it.</span>
-      <button type="button" class="button plain" onClick={() => location.reload()}>Reload</button>
+      <span class="kept">
+        Run <code>kandev open</code>, or reload the page and enter it.
+      </span>
+      <button type="button" class="button plain" onClick={() => location.reload()}>
+        Reload
+      </button>
     </div>
   );
 }

@@ -3,7 +3,15 @@ import { useSignal } from "@preact/signals";
 const SHOWN_MS = 1500;
 
 /** Puts a text on the clipboard and says so. */
-export function CopyButton({ text, label, children }: { text: string; label: string; children?: preact.ComponentChildren }) {
+export function CopyButton({
+  text,
+  label,
+  children,
+}: {
+  text: string;
+  label: string;
+  children?: preact.ComponentChildren;
+}) {
   const done = useSignal("");
   const copy = async () => {
     done.value = (await copied(text)) ? "Copied" : "Not possible here";

@@ -19,11 +19,19 @@ export function Dialog({ title, onClose, children, isWide = false }: Properties)
   }, []);
   const beside = (event: MouseEvent) => event.target === element.current && onClose();
   return (
-    <dialog ref={element} class={isWide ? "wide-dialog" : ""} aria-labelledby={heading} onClose={onClose} onMouseDown={beside}>
+    <dialog
+      ref={element}
+      class={isWide ? "wide-dialog" : ""}
+      aria-labelledby={heading}
+      onClose={onClose}
+      onMouseDown={beside}
+    >
       <div class="dialog">
         <header>
           <h2 id={heading}>{title}</h2>
-          <button type="button" class="button plain" aria-label="Close" onClick={onClose}>✕</button>
+          <button type="button" class="button plain" aria-label="Close" onClick={onClose}>
+            ✕
+          </button>
         </header>
         {children}
       </div>

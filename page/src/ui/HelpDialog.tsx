@@ -13,14 +13,31 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
   return (
     <Dialog title="Keys and settings" onClose={onClose}>
       <dl class="keys">
-        {KEYS.map(([keys, words]) => <div><dt>{keys.split(" ").map((key) => <kbd>{key}</kbd>)}</dt><dd>{words}</dd></div>)}
+        {KEYS.map(([keys, words]) => (
+          <div>
+            <dt>
+              {keys.split(" ").map((key) => (
+                <kbd>{key}</kbd>
+              ))}
+            </dt>
+            <dd>{words}</dd>
+          </div>
+        ))}
       </dl>
       <label class="check">
-        <input type="checkbox" checked={isResumeAutomatic.value} onChange={(event) => (isResumeAutomatic.value = event.currentTarget.checked)} />
+        <input
+          type="checkbox"
+          checked={isResumeAutomatic.value}
+          onChange={(event) => (isResumeAutomatic.value = event.currentTarget.checked)}
+        />
         Opening a session brings its agent back
       </label>
       <label class="check">
-        <input type="checkbox" checked={isCalling.value} onChange={(event) => void setCalling(event.currentTarget.checked)} />
+        <input
+          type="checkbox"
+          checked={isCalling.value}
+          onChange={(event) => void setCalling(event.currentTarget.checked)}
+        />
         Call me when a task needs me and I am not looking
       </label>
     </Dialog>

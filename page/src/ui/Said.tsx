@@ -12,5 +12,13 @@ export function Said() {
     const over = setTimeout(() => (said.value = ""), SHOWN_MS);
     return () => clearTimeout(over);
   }, [words]);
-  return <div class="said-place" role="alert">{words && <button type="button" class="toast" onClick={() => (said.value = "")}>{words}</button>}</div>;
+  return (
+    <div class="said-place" role="alert">
+      {words && (
+        <button type="button" class="toast" onClick={() => (said.value = "")}>
+          {words}
+        </button>
+      )}
+    </div>
+  );
 }

@@ -22,7 +22,14 @@ export interface KeyActions {
 
 export function startKeys(actions: KeyActions): void {
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+    if (
+      event.defaultPrevented ||
+      event.ctrlKey ||
+      event.metaKey ||
+      event.altKey ||
+      document.querySelector("dialog[open]")
+    )
+      return;
     if (event.key === "Escape") return leave(event.target as HTMLElement);
     if ((event.target as Element).closest("input, textarea, select, [role=dialog]")) return;
     const act = actionOf(event.key, actions);

@@ -14,7 +14,10 @@ import type {
   Turn,
 } from "./types";
 
-export type Status = Omit<SessionStatus, "turn" | "last_turn"> & { readonly turn: Turn | null; readonly last_turn: Turn | null };
+export type Status = Omit<SessionStatus, "turn" | "last_turn"> & {
+  readonly turn: Turn | null;
+  readonly last_turn: Turn | null;
+};
 export type BoardEntry = Omit<RawBoardEntry, "status"> & { readonly status: Status | null };
 export type Queued = Pick<QueuedPrompt, "message_id" | "content" | "created_at">;
 
@@ -97,7 +100,12 @@ export interface Notifications {
   "session.state_changed": Of<{ old_state: string; new_state: string; error_message: string }>;
   "session.agent_changed": Of<{ is_agent_running: boolean; exit_code?: number | null; signal?: number | null }>;
   "session.resume.progress": Of<{ stage: string; elapsed_ms: number }>;
-  "session.resume.completed": Of<{ how: string; reason: string; lost: string; stages: Readonly<Record<string, number>> }>;
+  "session.resume.completed": Of<{
+    how: string;
+    reason: string;
+    lost: string;
+    stages: Readonly<Record<string, number>>;
+  }>;
   "session.resume.failed": Of<{ code: string; reason: string; cause: string; message: string }>;
   "session.turn.started": Of<{ turn: Turn }>;
   "session.turn.stalled": Of<{ turn_id: string; silent_s: number; responding: boolean }>;
@@ -140,7 +148,11 @@ interface Known {
   readonly "task.session.start": { readonly session: SessionView };
   readonly "session.subscribe": Snapshot | Missed;
   readonly "session.logs": { readonly stderr: string; readonly stages: readonly ResumeOutcome[] };
-  readonly "session.recap.preview": { readonly text: string; readonly messages_used: number; readonly messages_total: number };
+  readonly "session.recap.preview": {
+    readonly text: string;
+    readonly messages_used: number;
+    readonly messages_total: number;
+  };
   readonly "workspace.rebuild": { readonly how: string; readonly path: string; readonly note: string };
   readonly "message.add": { readonly message: Message };
   readonly "message.get": { readonly message: Message };

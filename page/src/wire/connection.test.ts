@@ -41,7 +41,9 @@ class FakeSocket {
   }
 
   say(...lines: unknown[]): void {
-    this.onmessage?.({ data: lines.map((line) => (typeof line === "string" ? line : JSON.stringify(line))).join("\n") });
+    this.onmessage?.({
+      data: lines.map((line) => (typeof line === "string" ? line : JSON.stringify(line))).join("\n"),
+    });
   }
 
   asked(action: string) {
@@ -113,7 +115,12 @@ describe("requests", () => {
     const [one, two] = last().asked("message.get");
     last().say(
       { id: two!.id, type: "response", action: "message.get", payload: { message: "B" } },
-      { id: one!.id, type: "error", action: "message.get", payload: { code: "CONFLICT", message: "No.", details: { reason: "expired" } } },
+      {
+        id: one!.id,
+        type: "error",
+        action: "message.get",
+        payload: { code: "CONFLICT", message: "No.", details: { reason: "expired" } },
+      },
     );
     expect(await second).toEqual({ message: "B" });
     const refusal: unknown = await first.catch((error: unknown) => error);
@@ -135,7 +142,14 @@ describe("requests", () => {
     await last().open();
     const heard: string[] = [];
     connection.listen((notification) => heard.push(notification.action));
-    last().say("no json", "[]", "null", { type: "wonder" }, { id: "99", type: "response", payload: {} }, { type: "notification", action: "new.thing", payload: {} });
+    last().say(
+      "no json",
+      "[]",
+      "null",
+      { type: "wonder" },
+      { id: "99", type: "response", payload: {} },
+      { type: "notification", action: "new.thing", payload: {} },
+    );
     expect(heard).toEqual(["new.thing"]);
   });
 });
@@ -211,7 +225,11 @@ describe("following a session", () => {
     const follower = new Recorder();
     connection.listen(({ payload }) => follower.heard.push(`event ${(payload as { seq?: number }).seq}`));
     connection.follow(follower);
-    last().say(last().response("session.subscribe", SNAPSHOT), { type: "notification", action: "x", payload: { session_id: "s", seq: 6 } });
+    last().say(last().response("session.subscribe", SNAPSHOT), {
+      type: "notification",
+      action: "x",
+      payload: { session_id: "s", seq: 6 },
+    });
     expect(follower.heard).toEqual(["snapshot 5", "event 6"]);
   });
 
@@ -225,7 +243,10 @@ describe("following a session", () => {
     await last().drop();
     await vi.advanceTimersByTimeAsync(1_000);
     await last().open();
-    expect(last().asked("session.subscribe")[0]?.payload).toEqual({ session_id: "s", since: { boot_id: "boot1", seq: 5 } });
+    expect(last().asked("session.subscribe")[0]?.payload).toEqual({
+      session_id: "s",
+      since: { boot_id: "boot1", seq: 5 },
+    });
     last().answer("session.subscribe", { boot_id: "boot1", seq: 7, gap: false, events: [] });
     expect(follower.heard).toEqual(["snapshot 5", "cut off", "missed 7"]);
   });
@@ -239,7 +260,12 @@ describe("following a session", () => {
     last().answer("session.subscribe", SNAPSHOT);
     expect(follower.heard).toEqual([]);
     connection.follow(follower);
-    last().say({ id: last().asked("session.subscribe").at(-1)?.id, type: "error", action: "session.subscribe", payload: { code: "NOT_FOUND", message: "gone" } });
+    last().say({
+      id: last().asked("session.subscribe").at(-1)?.id,
+      type: "error",
+      action: "session.subscribe",
+      payload: { code: "NOT_FOUND", message: "gone" },
+    });
     expect(follower.heard).toEqual(["refused gone"]);
   });
 });

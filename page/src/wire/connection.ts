@@ -103,10 +103,14 @@ export class Connection {
   subscribe(follower: Follower): void {
     const isFollowed = () => this.followers.get(follower.sessionId) === follower;
     const since = follower.cursor();
-    this.send("session.subscribe", { session_id: follower.sessionId, ...(since && { since }) }, {
-      resolve: (answer) => isFollowed() && follower.caughtUp(answer),
-      reject: (error) => error instanceof Refused && isFollowed() && follower.refused(error),
-    });
+    this.send(
+      "session.subscribe",
+      { session_id: follower.sessionId, ...(since && { since }) },
+      {
+        resolve: (answer) => isFollowed() && follower.caughtUp(answer),
+        reject: (error) => error instanceof Refused && isFollowed() && follower.refused(error),
+      },
+    );
   }
 
   private send<A extends Action>(action: A, payload: Requests[A], waiting: Waiting<Answer<A>>): void {
@@ -212,7 +216,8 @@ export class Connection {
     const waiting = this.waiting.get(String(message?.id));
     if (message === undefined || waiting === undefined) return; // unknown kinds are ignored (UI-5)
     this.waiting.delete(String(message.id));
-    if (message.type === "error") waiting.reject(new Refused(message.payload as ConstructorParameters<typeof Refused>[0]));
+    if (message.type === "error")
+      waiting.reject(new Refused(message.payload as ConstructorParameters<typeof Refused>[0]));
     else waiting.resolve(message.payload);
   }
 }

@@ -10,7 +10,10 @@ import { stageWords } from "./stages";
 import { lasting } from "./time";
 
 export type MomentAction =
-  | { readonly do: "resume" | "cancel" | "start" | "send_again" | "go_on" | "open_queue" | "rebuild" | "log" | "summary" }
+  | {
+      readonly do:
+        "resume" | "cancel" | "start" | "send_again" | "go_on" | "open_queue" | "rebuild" | "log" | "summary";
+    }
   | { readonly do: "recover"; readonly how: "resume" | "fresh_start" | "recap" | "retry_token" }
   | { readonly do: "copy"; readonly text: string };
 
@@ -92,7 +95,8 @@ const stopped: Rule = ({ status }) => {
 const failed: Rule = (now) => {
   const { status, agent, failure } = now;
   if (status.state !== "FAILED") return undefined;
-  const workspace = failure?.reason === "workspace_missing" ? [{ do: "rebuild", label: "Rebuild the folder" } as const] : [];
+  const workspace =
+    failure?.reason === "workspace_missing" ? [{ do: "rebuild", label: "Rebuild the folder" } as const] : [];
   return {
     tone: "failed",
     fact: `${agent} could not be started: ${sentence(status.error)}`,
@@ -114,7 +118,12 @@ const rejected: Rule = ({ status, agent, notice }) => {
   const offered = actionsOf(notice);
   if (offered[0] === "retry_token") {
     const fact = `${agent} could not restore the conversation.`;
-    return { tone: "needs", fact, kept: "Nothing was deleted.", actions: recovering(offered, { retry_token: "Try again" }) };
+    return {
+      tone: "needs",
+      fact,
+      kept: "Nothing was deleted.",
+      actions: recovering(offered, { retry_token: "Try again" }),
+    };
   }
   return {
     tone: "needs",
@@ -127,8 +136,14 @@ const rejected: Rule = ({ status, agent, notice }) => {
 const login: Rule = ({ status, agent, notice, failure }) => {
   if (status.queue_held !== "login_required" && failure?.reason !== "login_required") return undefined;
   const command = notice?.metadata["command"];
-  const copy = typeof command === "string" && command ? [{ do: "copy", text: command, label: `Copy “${command}”` } as const] : [];
-  return { tone: "needs", fact: `${agent} wants you to log in.`, kept: "The conversation is kept.", actions: [...copy, TRY_AGAIN] };
+  const copy =
+    typeof command === "string" && command ? [{ do: "copy", text: command, label: `Copy “${command}”` } as const] : [];
+  return {
+    tone: "needs",
+    fact: `${agent} wants you to log in.`,
+    kept: "The conversation is kept.",
+    actions: [...copy, TRY_AGAIN],
+  };
 };
 
 const cutOff: Rule = ({ status, notice, unsure }) => {
@@ -138,7 +153,10 @@ const cutOff: Rule = ({ status, notice, unsure }) => {
     tone: "needs",
     fact: `The turn was cut off when ${why}.`,
     kept: `Text up to there is kept.${unsure.length ? ` These steps may or may not have run: ${unsure.join(", ")}.` : ""}`,
-    actions: [{ do: "send_again", label: "Send again" }, { do: "go_on", label: "Go on" }],
+    actions: [
+      { do: "send_again", label: "Send again" },
+      { do: "go_on", label: "Go on" },
+    ],
   };
 };
 
@@ -168,7 +186,12 @@ const couldNot: Rule = (now) => {
   };
   const fact = facts[failure.reason];
   const kept = `${fact ? `${sentence(failure.message)} ` : ""}Nothing is lost.`;
-  return { tone: "failed", fact: fact ?? sentence(failure.message), kept, actions: [TRY_AGAIN, LOG, details(now, `${failure.code} ${failure.reason}: ${failure.message}`)] };
+  return {
+    tone: "failed",
+    fact: fact ?? sentence(failure.message),
+    kept,
+    actions: [TRY_AGAIN, LOG, details(now, `${failure.code} ${failure.reason}: ${failure.message}`)],
+  };
 };
 
 const silent: Rule = ({ status, silentFor, agent }) => {
@@ -214,12 +237,30 @@ const notRunning: Rule = ({ status, resumption }) => {
   const rests = resumption === "idle" && !status.is_agent_running && status.needs_resume;
   if (!rests) return undefined;
   const actions = [{ do: "resume", label: "Resume" } as const];
-  return { tone: "quiet", fact: "The agent is not running.", kept: "Nothing is lost; a message wakes it too.", actions };
+  return {
+    tone: "quiet",
+    fact: "The agent is not running.",
+    kept: "Nothing is lost; a message wakes it too.",
+    actions,
+  };
 };
 
 const RULES: readonly Rule[] = [
-  ended, comingBack, notStarted, stopped, failed, parked, rejected, login, cutOff, mode, couldNot, silent, heldQueue,
-  returnedNow, notRunning,
+  ended,
+  comingBack,
+  notStarted,
+  stopped,
+  failed,
+  parked,
+  rejected,
+  login,
+  cutOff,
+  mode,
+  couldNot,
+  silent,
+  heldQueue,
+  returnedNow,
+  notRunning,
 ];
 
 /** A button that copies what a report of the failure needs. */
@@ -234,7 +275,10 @@ function recovering(
   names: Readonly<Record<string, string>> = {},
   wanted: readonly string[] = offered,
 ): Moment["actions"] {
-  return wanted.filter((how) => offered.includes(how)).filter(isRecovery).map((how) => ({ do: "recover", how, label: names[how] ?? RECOVER[how]! }));
+  return wanted
+    .filter((how) => offered.includes(how))
+    .filter(isRecovery)
+    .map((how) => ({ do: "recover", how, label: names[how] ?? RECOVER[how]! }));
 }
 
 function isRecovery(how: string): how is "resume" | "fresh_start" | "recap" | "retry_token" {

@@ -3,7 +3,15 @@ import type { BoardEntry, Status } from "../wire/answers";
 import { placeOf } from "./place";
 
 function entry(state: string, status: Partial<Status> | null): BoardEntry {
-  const whole = { state: "WAITING_FOR_INPUT", needs: "none", queue_held: "", stage: "", turn: null, error: "", ...status };
+  const whole = {
+    state: "WAITING_FOR_INPUT",
+    needs: "none",
+    queue_held: "",
+    stage: "",
+    turn: null,
+    error: "",
+    ...status,
+  };
   return { task: { state }, session: null, status: status && whole, sessions: 1 } as unknown as BoardEntry;
 }
 

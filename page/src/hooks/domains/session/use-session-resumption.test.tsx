@@ -5,17 +5,36 @@ import { describe, expect, test } from "vitest";
 import type { Action, Answer, Notification, Status } from "../../../wire/answers";
 import { ConnectionLost, Refused } from "../../../wire/failures";
 import type { Requests } from "../../../wire/types";
-import { type Backend, SessionResumption, type SessionResumptionView, useSessionResumption } from "./use-session-resumption";
+import {
+  type Backend,
+  SessionResumption,
+  type SessionResumptionView,
+  useSessionResumption,
+} from "./use-session-resumption";
 
 const WAITING: Partial<Status> = {
-  state: "WAITING_FOR_INPUT", is_agent_running: false, is_resumable: true, needs_resume: true, stage: "",
+  state: "WAITING_FOR_INPUT",
+  is_agent_running: false,
+  is_resumable: true,
+  needs_resume: true,
+  stage: "",
   resume_reason: "agent_not_running",
 };
-const RUNNING: Partial<Status> = { ...WAITING, is_agent_running: true, needs_resume: false, resume_reason: "already_running" };
+const RUNNING: Partial<Status> = {
+  ...WAITING,
+  is_agent_running: true,
+  needs_resume: false,
+  resume_reason: "already_running",
+};
 
 /** A backend whose answers a test gives when it wants, as many tabs as it likes. */
 class FakeBackend implements Backend {
-  readonly asked: { action: string; payload: unknown; answer: (value: unknown) => Promise<void>; refuse: (error: Error) => Promise<void> }[] = [];
+  readonly asked: {
+    action: string;
+    payload: unknown;
+    answer: (value: unknown) => Promise<void>;
+    refuse: (error: Error) => Promise<void>;
+  }[] = [];
   private readonly listeners = new Set<(notification: Notification) => void>();
   private readonly opened = new Set<(bootId: string) => void>();
   private boot = "";
@@ -62,7 +81,11 @@ class FakeBackend implements Backend {
   }
 }
 
-function opened(options: { isAutomatic?: boolean } = {}): { backend: FakeBackend; tab: SessionResumption; close: () => void } {
+function opened(options: { isAutomatic?: boolean } = {}): {
+  backend: FakeBackend;
+  tab: SessionResumption;
+  close: () => void;
+} {
   const backend = new FakeBackend();
   const tab = new SessionResumption(backend, "t", "s", { isAutomatic: () => options.isAutomatic ?? true });
   const close = tab.open();
@@ -84,7 +107,13 @@ describe("what a status leads to", () => {
     ["a session that needs a resume", WAITING, true, "resuming", true],
     ["the same, resumed by hand only", WAITING, false, "idle", false],
     ["one that needs a resume and cannot have it", { ...WAITING, is_resumable: false }, true, "idle", false],
-    ["one that was seen a moment ago", { ...WAITING, needs_resume: false, resume_reason: "stale_execution" }, true, "idle", false],
+    [
+      "one that was seen a moment ago",
+      { ...WAITING, needs_resume: false, resume_reason: "stale_execution" },
+      true,
+      "idle",
+      false,
+    ],
     ["a parked one", { ...WAITING, needs_resume: false, resume_reason: "parked" }, true, "idle", false],
     ["one that ended", { ...WAITING, state: "FAILED", is_resumable: false, needs_resume: false }, true, "idle", false],
     ["a start under way", { ...WAITING, needs_resume: false, stage: "restoring" }, true, "resuming", false],
@@ -127,7 +156,12 @@ describe("failures", () => {
   test("a start that failed is an error, and is not tried again by itself in the same boot", async () => {
     const { backend, tab } = opened();
     await backend.last().answer(WAITING);
-    backend.tell("session.resume.failed", { code: "CONFLICT", reason: "login_required", cause: "login_required", message: "Log in." });
+    backend.tell("session.resume.failed", {
+      code: "CONFLICT",
+      reason: "login_required",
+      cause: "login_required",
+      message: "Log in.",
+    });
     expect([tab.state.value, tab.failure.value?.reason]).toEqual(["error", "login_required"]);
     backend.stand("boot1");
     await backend.last().answer(WAITING);
@@ -138,8 +172,16 @@ describe("failures", () => {
   test("a refused resume is an error with the server's words", async () => {
     const { backend, tab } = opened();
     await backend.last().answer(WAITING);
-    await backend.last().refuse(new Refused({ code: "CONFLICT", message: "The folder is gone.", details: { reason: "workspace_missing" } }));
-    expect(tab.failure.value).toEqual({ code: "CONFLICT", reason: "workspace_missing", message: "The folder is gone." });
+    await backend
+      .last()
+      .refuse(
+        new Refused({ code: "CONFLICT", message: "The folder is gone.", details: { reason: "workspace_missing" } }),
+      );
+    expect(tab.failure.value).toEqual({
+      code: "CONFLICT",
+      reason: "workspace_missing",
+      message: "The folder is gone.",
+    });
   });
 
   test("a start that a person cancelled is no error", async () => {

@@ -119,7 +119,8 @@ export class SessionResumption {
       this.decideToResume();
     } else {
       if (this.state.value !== "error") this.settle("idle");
-      if (status.resume_reason === "stale_execution") this.later = setTimeout(() => void this.check(), RECENTLY_SEEN_MS);
+      if (status.resume_reason === "stale_execution")
+        this.later = setTimeout(() => void this.check(), RECENTLY_SEEN_MS);
     }
   }
 
@@ -138,9 +139,11 @@ export class SessionResumption {
     try {
       const ids = { task_id: this.taskId, session_id: this.sessionId };
       const answer = await this.backend.request("task.session.resume", { ...ids, ...asked });
-      if (question === this.questions && this.state.value === "resuming" && answer.already_running) this.settle("running");
+      if (question === this.questions && this.state.value === "resuming" && answer.already_running)
+        this.settle("running");
     } catch (error) {
-      if (error instanceof ConnectionLost) this.attemptedIn = ""; // nobody knows whether it arrived; twice does no harm
+      if (error instanceof ConnectionLost)
+        this.attemptedIn = ""; // nobody knows whether it arrived; twice does no harm
       else if (question === this.questions && this.state.value === "resuming") this.refuse(error);
     }
   }
@@ -213,7 +216,10 @@ export function useSessionResumption(
   sessionId: string,
   options: ResumptionOptions,
 ): SessionResumptionView {
-  const resumption = useMemo(() => new SessionResumption(backend, taskId, sessionId, options), [backend, taskId, sessionId]);
+  const resumption = useMemo(
+    () => new SessionResumption(backend, taskId, sessionId, options),
+    [backend, taskId, sessionId],
+  );
   useEffect(() => resumption.open(), [resumption]);
   return useMemo(() => ({ ...pick(resumption), resume: () => resumption.resume() }), [resumption]);
 }
