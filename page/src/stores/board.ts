@@ -1,7 +1,7 @@
 // The tasks, live: each with its newest session's status. What changed is asked for again, a task at a time.
 
-import { type Signal, computed, signal } from "@preact/signals";
-import type { BoardEntry, Notification } from "../wire/answers";
+import { computed, signal } from "@preact/signals";
+import type { Answer, BoardEntry, Notification } from "../wire/answers";
 import type { Connection } from "../wire/connection";
 import type { PermissionRequest } from "../wire/types";
 import { type Column, type Place, placeOf } from "../words/place";
@@ -40,25 +40,28 @@ export class BoardStore {
     const cursor = this.next.peek();
     if (cursor === null) return;
     const page = await this.connection.request("task.board", { limit: PAGE, cursor });
-    this.entries.value = new Map([...this.entries.peek(), ...byTask(page.entries)]);
+    this.put(page.entries);
     this.next.value = page.next_cursor;
   }
 
   private async load(): Promise<void> {
+    const before = [...this.entries.peek().keys()];
+    const found = new Set<string>();
     try {
       const { permissions } = await this.connection.request("permission.list", {});
       this.permissions.value = new Map(permissions.map((one) => [one.session_id, one]));
-      const found: BoardEntry[] = [];
       let cursor: string | null = null;
       for (let page = 0; page < PAGES_AT_ONCE && (page === 0 || cursor !== null); page++) {
-        const answer: { entries: readonly BoardEntry[]; next_cursor: string | null } = await this.connection.request(
-          "task.board",
-          { limit: PAGE, ...(cursor && { cursor }) },
-        );
-        found.push(...answer.entries);
+        const answer: Answer<"task.board"> = await this.connection.request("task.board", {
+          limit: PAGE,
+          ...(cursor && { cursor }),
+        });
+        // At once: what is told from now on is newer than this page (UI-2).
+        this.put(answer.entries);
+        for (const { task } of answer.entries) found.add(task.id);
         cursor = answer.next_cursor;
       }
-      this.entries.value = byTask(found);
+      for (const taskId of before) if (!found.has(taskId)) this.forget(taskId);
       this.next.value = cursor;
       this.isLoaded.value = true;
     } catch {
@@ -94,10 +97,15 @@ export class BoardStore {
       const { entries } = await this.connection.request("task.board", { task_id: taskId });
       const [entry] = entries;
       if (entry === undefined) this.forget(taskId);
-      else this.entries.value = new Map([...this.entries.peek(), [taskId, entry]]);
+      else this.put([entry]);
     } catch {
       // The connection is lost; everything is loaded again when it stands.
     }
+  }
+
+  private put(entries: readonly BoardEntry[]): void {
+    const news = entries.map((entry): [string, BoardEntry] => [entry.task.id, entry]);
+    this.entries.value = new Map([...this.entries.peek(), ...news]);
   }
 
   private forget(taskId: string): void {
@@ -125,9 +133,3 @@ export class BoardStore {
     return columns;
   }
 }
-
-function byTask(entries: readonly BoardEntry[]): Map<string, BoardEntry> {
-  return new Map(entries.map((entry) => [entry.task.id, entry]));
-}
-
-export type Columns = Signal<ReadonlyMap<Column, readonly Card[]>>;
