@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -192,3 +193,53 @@ def test_a_tcp_address_needs_a_token(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--listen", "tcp:127.0.0.1:0"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "--token-file" in done.stderr
+
+
+async def test_a_sandbox_is_kept_awake_while_its_agent_is_needed(tmp_path: Path) -> None:
+    """Its service is told once the agent runs, by its own form of request; where there is none nothing else changes."""
+    told: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        told.put_nowait(head + await reader.readexactly(int(head.partition(b"content-length: ")[2].split()[0])))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    with tempfile.TemporaryDirectory(prefix="kandev-") as short:
+        service, own = os.path.join(short, "service"), os.path.join(short, "own")
+        server = await asyncio.start_unix_server(take, service)
+        words = ("--instance-id", "one", "--dir", str(tmp_path), "--listen", f"unix:{own}", "--awake", service)
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "kandev.agentctl", *words)
+        async with asyncio.timeout(60):
+            while not os.path.exists(own):
+                await asyncio.sleep(0.02)
+        client = AgentctlClient(f"unix:{own}", instance_id="one")
+        try:
+            await client.wait_ready(60)
+            assert told.empty(), "no agent runs yet"
+            await client.configure(command=["sleep", "60"], env=ENVIRONMENT, cwd=str(tmp_path))
+            await client.start()
+            await client.status()
+            async with asyncio.timeout(30):
+                request = await told.get()
+            assert request.startswith(b"PUT /v1/tasks/kandev HTTP/1.1\r\n")
+            assert json.loads(request.partition(b"\r\n\r\n")[2]) == {"expire": "5m"}
+            await client.status()
+            assert told.empty(), "at most once in a minute"
+        finally:
+            await client.aclose()
+            process.terminate()
+            await process.wait()
+            server.close()
+
+
+async def test_sources_that_are_cut_off_are_not_kept() -> None:
+    """Whole, or not at all: what came before is still what a directory is made of."""
+    async with sidecar() as one:
+        head = b"POST /sources HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n"
+        await exchange(one.instance.agentctl_url.removeprefix("unix:"), head + b"x" * 500)
+        left = [name for name in os.listdir(one.instance.directory) if name.startswith("sources")]
+        assert left == []
+        assert (await one.client.status()).status == "ok"
+        whole = await exchange(one.instance.agentctl_url.removeprefix("unix:"), head + b"x" * 1000)
+        assert whole.endswith(b'{"bytes":1000}')

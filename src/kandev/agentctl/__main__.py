@@ -40,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         cap_bytes=given.cap,
         write_timeout_s=given.write_timeout,
         idle_s=given.idle,
+        awake=given.awake,
     )
     if given.log:
         redirect_output(options.directory)
@@ -66,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cap", type=int, default=CAP_BYTES, help="bytes not acknowledged at which reading stops")
     parser.add_argument("--write-timeout", type=float, default=WRITE_TIMEOUT_S, help="seconds a line may take")
     parser.add_argument("--idle", type=float, default=0, help="seconds without a request or output, then it ends")
+    parser.add_argument("--awake", default="", help="socket of a sandbox's service, told while something goes on")
     parser.add_argument("--log", action="store_true", help="write to DIR/agentctl.log instead of stderr")
     return parser
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kandev.agentctl import API_VERSION
+from kandev.agentctl.awake import EVERY_S, hold
 from kandev.agentctl.failpoints import failpoint
 from kandev.agentctl.git import Git
 from kandev.agentctl.identity import AgentIdentity, Identity, write_identity
@@ -41,7 +42,7 @@ class Options:
     """How an agentctl is set up. `lifeline` is a pipe whose end-of-file says that the backend is gone; -1 for none.
 
     Without one it outlives its backend. It ends by itself after `idle_s` in which nobody asked it for anything and the
-    agent said nothing; 0 is never.
+    agent said nothing; 0 is never. `awake` is the socket of a sandbox's service that is told when something goes on.
     """
 
     instance_id: str
@@ -51,6 +52,7 @@ class Options:
     cap_bytes: int = CAP_BYTES
     write_timeout_s: float = WRITE_TIMEOUT_S
     idle_s: float = 0
+    awake: str = ""
 
 
 class Sidecar:
@@ -62,6 +64,7 @@ class Sidecar:
         """Set when agentctl is to end, and nothing of the agent is left."""
         self.growth: set[asyncio.Event] = set()
         """One event of each reader, set when the journal grew or when there is news about its end."""
+        self._stirred = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._tree = ProcessTree(self._loop)
         self.journal = Journal(journal_in(options.directory), on_growth=self.wake_readers)
@@ -88,6 +91,7 @@ class Sidecar:
             os.set_inheritable(options.lifeline, False)
             self._loop.add_reader(options.lifeline, self._on_lifeline)
         self._active_at = self._loop.time()
+        self._awake_watch = self._loop.create_task(self._stay_awake(), name="awake") if options.awake else None
         self._idle_watch = self._loop.create_task(self._watch_idle(), name="idle") if options.idle_s > 0 else None
 
     def health(self) -> Mapping[str, Any]:
@@ -199,13 +203,24 @@ class Sidecar:
     def active(self) -> None:
         """Note that somebody asked for something, or that the agent said something."""
         self._active_at = self._loop.time()
+        self._stirred.set()
+
+    async def _stay_awake(self) -> None:
+        """Hold the sandbox awake as long as somebody asks for the agent, or it says something."""
+        while True:
+            await self._stirred.wait()
+            self._stirred.clear()
+            if self._run is not None and self._run.exit is None:
+                await hold(self.options.awake)
+                await asyncio.sleep(EVERY_S)
 
     def close(self) -> None:
         """Write that nothing is left, and close the journal."""
         for number in _ENDING_SIGNALS:
             self._loop.remove_signal_handler(number)
-        if self._idle_watch is not None:
-            self._idle_watch.cancel()
+        for watch in (self._idle_watch, self._awake_watch):
+            if watch is not None:
+                watch.cancel()
         self._tree.close()
         self.journal.close()
         with contextlib.suppress(OSError):  # no room: then the next start proves it by a scan

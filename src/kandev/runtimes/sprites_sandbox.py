@@ -28,6 +28,8 @@ __all__ = ["Sandbox", "SandboxFiles", "bring_journal", "bring_login", "end", "in
 SERVICE: Final = "kandev-agentctl"
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
+_AWAKE: Final = "/.sprite/api.sock"
+"""Where a sandbox is told that it is needed: without that one without a connection falls asleep, also in a turn."""
 _PRIVATE: Final = 0o700
 _LOOK: Final = (
     "import json,os,shutil,sys;h=os.path.expanduser('~');d=os.path.join(h,'kandev');"
@@ -113,6 +115,7 @@ async def install(
     words = (
         *("--instance-id", instance_id, "--dir", sandbox.inside(instance_id), "--log"),
         *("--listen", f"tcp:127.0.0.1:{port_of(instance_id)}", "--token-file", sandbox.inside("token"), *options),
+        *("--awake", _AWAKE),
     )
     await api.write(sandbox.name, sandbox.inside("token"), token.encode(), mode=0o600)
     await api.write(sandbox.name, sandbox.inside("arguments"), "\n".join(words).encode(), mode=0o600)
