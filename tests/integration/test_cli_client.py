@@ -236,3 +236,15 @@ async def test_a_follower_that_is_refused_says_so() -> None:
 def said(update: object) -> str:
     assert isinstance(update, Notification)
     return str(update.payload["text"])
+
+
+async def test_a_cancel_that_comes_while_a_client_closes_is_not_lost() -> None:
+    """It is the caller's, and no end of the reader: `kandev agents check` would go on after SIGTERM."""
+    async with standing() as server:
+        client = await server.client()
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0)  # it waits for the reader now
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        await client.close()

@@ -4,7 +4,6 @@ The protocol is in docs/protocol.md: JSON messages, several to a frame, separate
 """
 
 import asyncio
-import contextlib
 import secrets
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
@@ -106,8 +105,7 @@ class Client:
     async def close(self) -> None:
         """Close the socket and wait for the reader."""
         self._reader.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._reader
+        await asyncio.wait([self._reader])  # not it itself: a cancel of the caller would pass for the reader's own
         await self._socket.close()
 
     async def call(self, action: str, /, **payload: Any) -> dict[str, Any]:

@@ -65,8 +65,9 @@ class Follower:
     ) -> None:
         assert self._pump is not None
         self._pump.cancel()
-        with contextlib.suppress(asyncio.CancelledError, KandevError):
-            await self._pump
+        await asyncio.wait([self._pump])  # not it itself: a cancel of the caller would pass for the pump's own
+        if not self._pump.cancelled() and not isinstance(self._pump.exception(), KandevError):
+            self._pump.result()
 
     async def updates(self) -> AsyncGenerator[Update]:
         """Yield a snapshot, then every event; after a lost connection `Lost`, then what came after, or a snapshot.

@@ -40,8 +40,7 @@ class Connection:
             self._hub.drop(self.outbox)
             self.outbox.close(1001)
             sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sender
+            await asyncio.wait([sender])  # not it itself: a cancel of this task would pass for the sender's own
 
     async def _read(self) -> None:
         while True:
