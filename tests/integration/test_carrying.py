@@ -164,6 +164,21 @@ async def test_a_place_that_is_there_is_left_as_it_is(far: Far) -> None:
     assert (far.here / "file").read_text() == "two"
 
 
+async def test_work_that_git_cannot_place_is_no_reason_not_to_start(far: Far) -> None:
+    """It is said, it is kept, and the next time brings it."""
+    await far.carry_in()
+    work = commit(far.path, "file", "two")
+    lock = Path(far.workspace.repository_path) / f".git/refs/heads/{far.workspace.branch}.lock"
+    lock.touch()
+    (note,) = await far.carry_in()
+    assert "did not come home" in note
+    assert far.ref("work") == work
+    lock.unlink()
+    assert await far.carry_in() == []
+    assert far.branch() == work
+    assert (far.here / "file").read_text() == "two"
+
+
 async def test_a_branch_that_moved_here_is_left_alone(far: Far) -> None:
     """It is said where the work is; once it is merged, nothing more is said, and the branch stays the user's."""
     await far.carry_in()

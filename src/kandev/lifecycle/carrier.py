@@ -16,6 +16,7 @@ __all__ = ["Carrier", "Journey"]
 
 _COMMIT: Final = re.compile(r"|[0-9a-f]{40}|[0-9a-f]{64}")
 _SHOWN: Final = 500
+_OUT_OF_REACH: Final = frozenset({"unreachable", "no_answer", "stream_cut"})
 
 
 class Journey(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,8 +53,7 @@ class Carrier:
             return []
         settled = await self._carrying.settle(workspace, journey.session_id)
         if state == "ready":
-            brought = await self.bring_home(journey, client)
-            return brought or _said(settled)
+            return await self._catch_up(journey, client) or _said(settled)
         packed = await self._carrying.pack(workspace, journey.session_id)
         try:
             failpoint("sources.before_send")
@@ -63,6 +63,15 @@ class Carrier:
             await asyncio.to_thread(packed.bundle.unlink, missing_ok=True)
         await self._check_out(journey, client, packed)
         return [*_said(settled), *packed.notes]
+
+    async def _catch_up(self, journey: Journey, client: AgentctlClient) -> list[str]:
+        """Bring home what an earlier end left; where git cannot, that is said, and is no reason not to start."""
+        try:
+            return await self.bring_home(journey, client)
+        except (AgentctlError, Conflict) as error:
+            if error.reason in _OUT_OF_REACH:
+                raise
+            return [f"The agent's work did not come home: {error.message}"]
 
     async def _check_out(self, journey: Journey, client: AgentctlClient, packed: Packed | None) -> None:
         how = (
