@@ -266,3 +266,27 @@ def test_wire_12_a_mode_that_is_set_while_the_agent_comes_up(acts: Acts, moment:
     end(acts)
     last = acts.world.machine.received[-1]
     assert (last.mode, last.pace) == ("plan", "fast")
+
+
+@pytest.mark.parametrize("end_of_task", ["complete", "delete_task"])
+def test_crash_13_another_session_is_made_while_its_task_ends(acts: Acts, end_of_task: str) -> None:
+    """It is refused, or ends with the others: no agent is left of a task that is over."""
+    launched(acts)
+    acts.settle()
+    acts.another_session(0, "native", recap=False)
+    getattr(acts, end_of_task)(0)
+    acts.another_session(0, "native", recap=False)
+    acts.world.run(15)
+    acts.start(1)
+    end(acts)
+
+
+def test_a_session_is_deleted_while_its_start_fails(acts: Acts) -> None:
+    """Nothing is stored of it, and nothing is wrong."""
+    launched(acts, start=False)
+    acts.next_start(0, "command missing")
+    acts.start(0)
+    acts.delete_session(0)
+    acts.resume(0)
+    end(acts)
+    assert acts.laws.deleted

@@ -53,6 +53,7 @@ class Deletion:
         try:
             await self._refuse_losses(sessions, force=force, delete_branch=delete_branch)
             await self._intend(task_id, f"delete {int(force)} {int(delete_branch)}", BY_TASK, sessions)
+            sessions = self._store.sessions(task_id)  # from here on there are no more of them
             await self._remove(sessions, force=force, delete_branch=delete_branch)
         except KandevError:
             await self._take_back(task_id, sessions)
@@ -126,8 +127,9 @@ async def _set_intents(
 ) -> None:
     def job(tx: Tx) -> None:
         tx.run("task_set_intent", id=task_id, intent=intent, now=now())
-        for session in sessions:
-            tx.run("session_set_intent", id=session.id, intent=of_sessions, now=now())
+        rows = tx.all("sessions_of_task", task_id=task_id) if task_id else ()
+        for session_id in {*(session.id for session in sessions), *(row["id"] for row in rows)}:
+            tx.run("session_set_intent", id=session_id, intent=of_sessions, now=now())
 
     failpoint("delete.before_intent")
     await write(job)

@@ -78,6 +78,8 @@ async def record_failure(
     stored = start.outcome(error=error.message, reason=str(cause))
 
     def job(tx: Tx) -> list[Event]:
+        if tx.one("session_get", id=session.id) is None:
+            return []  # deleted meanwhile
         # Inside: another session of the task may fail in the same moment, and one of the two is the last (STATE-8).
         others = tx.all("session_states_of_task", task_id=session.task_id, except_id=session.id)
         lives = any(SessionState(other["state"]) in LIVES for other in others)

@@ -126,7 +126,7 @@ class TaskService:
         job = _CreateJob(task, stored, config, workspace, recap_of=source.id if source else "", fork_of=fork_of)
         prompt = "" if source else task.description
         failpoint("task.before_session")
-        events = await self._store.write(lambda tx: job.run_session(tx, prompt=prompt, hold=HoldReason.NOT_STARTED))
+        events = await self._store.write(lambda tx: job.run_another(tx, prompt=prompt, hold=HoldReason.NOT_STARTED))
         failpoint("task.after_session")
         self._publish(events)
         return self._view(session_id)
@@ -204,17 +204,16 @@ class TaskService:
     async def complete(self, task_id: str) -> Task:
         """End all sessions of a task for good: COMPLETED. The intention is stored first (CRASH-13)."""
         self._store.task(task_id)
-        sessions = self._store.sessions(task_id)
 
         def intend(tx: Tx) -> None:
             tx.run("task_set_intent", id=task_id, intent="complete", now=now())
-            for session in sessions:
-                tx.run("session_set_intent", id=session.id, intent=BY_TASK, now=now())
+            for session in tx.all("sessions_of_task", task_id=task_id):
+                tx.run("session_set_intent", id=session["id"], intent=BY_TASK, now=now())
 
         failpoint("complete.before_intent")
         await self._store.write(intend)
         failpoint("complete.after_intent")
-        for session in sessions:
+        for session in self._store.sessions(task_id):  # from here on there are no more of them
             await self._operations.end_for_good(session.id)
         await self.finish_complete(task_id)
         return self._store.task(task_id)
@@ -266,6 +265,13 @@ class _CreateJob:
         tx.run("task_insert", **msgspec.structs.asdict(self._task))
         self.run_session(tx, prompt=prompt, hold=hold)
         return [Event(action="task.created", task_id=self._task.id, payload={"task": self._task})]
+
+    def run_another(self, tx: Tx, *, prompt: str, hold: HoldReason) -> list[Event]:
+        """Store another session. Raises Conflict for a task that ends: what ends it has looked for its sessions."""
+        task = tx.one("task_get", id=self._task.id)
+        if task is None or task["intent"] or task["state"] == TaskState.COMPLETED:
+            raise Conflict("The task is completed, or is being completed or deleted.", reason="session_completed")
+        return self.run_session(tx, prompt=prompt, hold=hold)
 
     def run_session(self, tx: Tx, *, prompt: str, hold: HoldReason) -> list[Event]:
         """Store session, row, and the first prompt: message and first entry of the queue; '' is none."""
