@@ -75,6 +75,10 @@ class Tab:
         """Whether the mark is still there."""
         return bool(self.page.evaluate("window.marked === true"))
 
+    def close(self) -> None:
+        """Closes the tab: an open one would bring its session back by itself."""
+        self.page.close()
+
     def shot(self, name: str) -> None:
         """Keeps a picture in the ignored folder `shots`."""
         self.page.screenshot(path=self._shots / f"{name}.png")

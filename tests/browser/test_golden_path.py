@@ -32,7 +32,9 @@ def test_ui_1_an_open_page_comes_back_by_itself_after_a_kill(desk: Desk, stage: 
 def test_opening_a_dormant_session_shows_its_transcript_and_brings_it_back(desk: Desk, stage: Stage) -> None:
     """The first entry point of the specification: status on open, then one resume, then the agent's own memory."""
     session = stage.create("remember plum")
-    desk.tab(session.path).sees("I will remember the word plum")
+    first = desk.tab(session.path)
+    first.sees("I will remember the word plum")
+    first.close()
     stage.kill_and_start()
     tab = desk.tab(session.path)
     tab.sees("I will remember the word plum")

@@ -36,7 +36,7 @@ class Play:
         first = self._desk.tab(self.session.path)
         first.sees("heard: one")
         expect(first.page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-        first.page.close()
+        first.close()
 
     def come_back(self, **script: Any) -> Tab:
         """Kills and starts the backend while the agent learns a new script, and opens the page."""

@@ -47,8 +47,8 @@ def test_ui_6_a_prompt_typed_while_the_server_is_away_is_sent_once_when_it_is_ba
     assert session.prompts() == ["remember pear", "what is the word?"]
 
 
-def test_ui_3_while_an_agent_starts_prompts_queue_in_view_and_can_be_withdrawn(desk: Desk, stage: Stage) -> None:
-    """The stage is told in words, the field is open; of two prompts one is taken back into the field, one arrives."""
+def test_while_a_turn_runs_prompts_queue_in_view_and_can_be_withdrawn(desk: Desk, stage: Stage) -> None:
+    """Of two prompts one is taken back into the field, one waits; a stopped turn holds it until a person sends it."""
     session = stage.create("remember lime")
     desk.tab(session.path).sees("I will remember the word lime")
     session.call("message.add", content="slow 40")

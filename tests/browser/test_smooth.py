@@ -93,7 +93,9 @@ def test_ten_thousand_updates_hold_up_nobody(browser: Browser, desk: Desk, stage
 def test_a_hundred_thousand_entries_scroll_smoothly(browser: Browser, desk: Desk, stage: Stage) -> None:
     """The newest page is there at once; scrolling up loads the older ones, and only what is near is drawn."""
     session = stage.create("remember long")
-    desk.tab(session.path).sees("I will remember the word long")
+    first = desk.tab(session.path)
+    first.sees("I will remember the word long")
+    first.close()
     lengthen(stage, session, ENTRIES)
     tab = desk.tab(session.path)
     tab.sees(f"entry {ENTRIES}")
