@@ -1,9 +1,11 @@
 """A real engine for the tests of runtimes; where none can be started they are skipped, and say why."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from backend import Backend
 from runtimes.engine import CannotStart, DockerEngine
 
 
@@ -17,3 +19,19 @@ def engine() -> Iterator[DockerEngine]:
         pytest.skip(f"no Docker engine can be started here: {error}")
     yield made
     made.close()
+
+
+@pytest.fixture
+async def docker_backend(tmp_path: Path, engine: DockerEngine) -> AsyncIterator[Backend]:
+    """A running backend with that engine; whatever is in it ends with the test."""
+    assert engine.answers(), "every test leaves it running"
+    config = f'[runtimes.docker]\nimage = "{engine.image}"\nmemory_mb = 256\ncpus = 1.5\nenv = {{ GIVEN = "yes" }}\n'
+    environment = {"DOCKER_HOST": engine.url}
+    async with Backend(tmp_path, config=config, environment=environment) as made:
+        await made.start()
+        yield made
+        async with made.client() as client:
+            for task in (await client.call("task.list", {}))["tasks"]:
+                await client.call("task.delete", {"task_id": task["id"], "force": True})
+        assert engine.docker("ps", "-aq", "--filter", "label=kandev.managed=true") == ""
+        assert list((made.home / "run/docker").glob("*/")) == []

@@ -37,13 +37,11 @@ def test_an_engine_whose_owner_was_killed_is_cleaned_up(tmp_path: Path) -> None:
         "print(engine.directory, flush=True)\n"
         "time.sleep(600)\n"
     )
-    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
-    assert owner.stdout is not None
-    with owner.stdout:
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
         directory = Path(owner.stdout.readline().strip())
-    assert directory.name.startswith(PREFIX)
-    owner.kill()
-    owner.wait()
+        owner.kill()
+    assert directory.name.startswith(PREFIX), "no other engine may run here, so this comes before its first use"
     clean_up_killed()
     assert not directory.exists()
     assert state_of_the_machine() == before
