@@ -19,7 +19,7 @@ CONTRACT = {
     "agent": ["list", "check"],
     "runtime": ["list"],
     "id": ["resolve"],
-    "task": ["create", "list", "get", "update", "complete", "delete", "subscribe", "unsubscribe"],
+    "task": ["create", "list", "get", "board", "update", "complete", "delete", "subscribe", "unsubscribe"],
     "task.session": ["create", "list", "get", "start", "status", "resume", "recover", "cancel", "stop", "delete"],
     "session": ["set_mode", "set_config_option", "logs", "recap.preview", "subscribe", "unsubscribe"],
     "workspace": ["rebuild"],
