@@ -110,7 +110,7 @@ bench: .venv/.tests
 
 # A kill at every failpoint of backend and agentctl, and a start: some minutes.
 crash: .venv/.tests
-	$(PY) -m pytest tests/crash $(ARGS)
+	$(PY) -m pytest tests/crash tests/integration/test_carrying_kills.py $(ARGS)
 
 # A seed is one schedule of faults; without one a fresh one is drawn and printed.
 chaos: .venv/.tests

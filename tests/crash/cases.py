@@ -16,6 +16,11 @@ ASKED = "permission.asked>ingest"
 ANSWERED = "permission.before_answer>ingest"
 
 
+def fires(armed: str) -> str:
+    """The failpoint at which a program that is armed so is killed."""
+    return armed.rpartition(">")[2].partition(":")[0]
+
+
 class Case(NamedTuple):
     """One kill. `sure`: whatever was acknowledged before had not reached the agent, or had been answered by it.
 
@@ -35,7 +40,7 @@ class Case(NamedTuple):
     @property
     def name(self) -> str:
         """The failpoint that fires."""
-        return self.armed.rpartition(">")[2].partition(":")[0]
+        return fires(self.armed)
 
 
 def _at(rule: str, play: Play, *armed: str, **more: Any) -> Iterator[Case]:

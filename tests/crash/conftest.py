@@ -1,4 +1,7 @@
-"""`pytest tests/crash --table FILE` writes what became of each failpoint, as a table in Markdown; - prints it."""
+"""`pytest tests/crash --table FILE` writes what became of each failpoint, as a table in Markdown; - prints it.
+
+Kills elsewhere count too, where a test's parameter `armed` names the failpoint and its name the rule.
+"""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -6,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from crash.cases import Case, fires
 from kandev.agentctl.failpoints import FAILPOINTS
+from rule_ids import ids_of_name
 
 Results = Mapping[tuple[str, str], list[str]]
 """By failpoint and rule: the outcome of each kill, "held", "broken" or "skipped"."""
@@ -36,9 +41,12 @@ class Table:
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Notes which test is the kill at which failpoint."""
         for item in items:
-            case = getattr(item, "callspec", None) and item.callspec.params.get("case")  # type: ignore[attr-defined]
-            if case:
+            params = item.callspec.params if hasattr(item, "callspec") else {}
+            if isinstance(case := params.get("case"), Case):
                 self._kills[item.nodeid] = (case.name, case.rule)
+            elif isinstance(armed := params.get("armed"), str) and fires(armed) in FAILPOINTS:
+                (rule,) = ids_of_name(item.name.partition("[")[0])
+                self._kills[item.nodeid] = (fires(armed), rule)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes the outcome of a kill: of its test, or of what broke before or behind that."""
