@@ -79,12 +79,8 @@ def _listen(address: str) -> socket.socket:
         listener.set_inheritable(False)
         return listener
     if kind == "unix":
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(rest)  # of an agentctl that was killed; one that lives holds the directory
-        listener.bind(rest)
-        os.chmod(rest, 0o600)
-    elif kind == "tcp":
+        return _listen_at_path(rest)
+    if kind == "tcp":
         host, _, port = rest.rpartition(":")
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         # The protocol is named: asyncio sets TCP_NODELAY only then, and answers would wait 40 ms without it.
@@ -94,6 +90,20 @@ def _listen(address: str) -> socket.socket:
     else:
         raise ValueError("no such kind of address")
     listener.listen(_BACKLOG)
+    return listener
+
+
+def _listen_at_path(path: str) -> socket.socket:
+    """Listen before the path is there: where nobody answers at a socket's path, its agentctl is dead."""
+    unnamed = f"{path}~"
+    for left in (unnamed, path):  # of an agentctl that was killed; one that lives holds the directory
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(left)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(unnamed)
+    os.chmod(unnamed, 0o600)
+    listener.listen(_BACKLOG)
+    os.rename(unnamed, path)
     return listener
 
 

@@ -21,7 +21,7 @@ from kandev.agents.home_files import locate
 __all__ = ["ContainerFiles", "port_inside"]
 
 _PRIVATE: Final = 0o700
-_PATH_LIMIT: Final = 107
+_PATH_LIMIT: Final = 106  # and one more for the name that a socket has until it is listened at
 _PORT: Final = 8765
 _ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
