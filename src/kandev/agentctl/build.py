@@ -8,13 +8,15 @@ import os
 import sys
 import zipfile
 from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
 import h11
 
 import kandev.agentctl
 
-__all__ = ["build", "main"]
+__all__ = ["build", "build_in", "main"]
 
 _START: Final = """\
 import sys
@@ -46,6 +48,15 @@ def build(out: str) -> None:
                 with open(path, "rb") as source:
                     _add(archive, name, source.read())
     os.chmod(out, 0o755)  # noqa: S103  # a program that anybody may run
+
+
+def build_in(directory: Path) -> Path:
+    """Build into a directory under a name that tells the content, so that an archive in use is never changed."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = directory / f"agentctl.{os.getpid()}"
+    build(str(draft))
+    digest = sha256(draft.read_bytes()).hexdigest()[:12]
+    return draft.rename(directory / f"agentctl-{digest}.pyz")
 
 
 def main(arguments: list[str]) -> None:

@@ -29,11 +29,12 @@ from kandev.lifecycle.effects import ExecutionRef
 from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.orchestrator.event_handlers import put_back
+from kandev.orchestrator.instance_row import instance_columns
 from kandev.orchestrator.outcomes import outcome_args
 from kandev.orchestrator.transitions import move_session, move_task
 from kandev.runtimes.base import Instance
 from kandev.store.database import Tx
-from kandev.store.rows import from_row, to_json
+from kandev.store.rows import from_row
 from kandev.store.store import Store
 
 log = structlog.get_logger(__name__)
@@ -154,18 +155,11 @@ class Adoption:
 
 
 def _attach_job(tx: Tx, row: ExecutorRunning, instance: Instance, outcome: ResumeOutcome) -> list[Event]:
-    _, _, port = instance.agentctl_url.rpartition(":")
     tx.one(
         "executor_attach",
         session_id=row.session_id,
         agent_execution_id=row.agent_execution_id,
-        instance=to_json(instance),
-        agentctl_url=instance.agentctl_url,
-        agentctl_port=int(port) if port.isdecimal() else 0,
-        agentctl_pid=instance.agentctl_pid,
-        agentctl_start_time=instance.agentctl_start_time,
-        container_id=instance.container_id,
-        boot_id=instance.boot_id,
+        **instance_columns(instance),
         now=now(),
     )
     tx.run("turn_doubt", session_id=row.session_id, state=TurnState.OPEN, observed=TurnState.UNKNOWN)

@@ -31,6 +31,7 @@ from kandev.lifecycle.execution import AgentExecution, Wanted
 from kandev.lifecycle.manager import LifecycleManager
 from kandev.lifecycle.session import InitialPrompt, RestoreFailed
 from kandev.orchestrator import notices
+from kandev.orchestrator.instance_row import instance_columns
 from kandev.orchestrator.outcomes import how_it_came_up, outcome_args, ready_notices
 from kandev.orchestrator.starting import Start
 from kandev.orchestrator.transitions import hold_queue, move_session, move_task, rest_task
@@ -214,20 +215,13 @@ class StartSteps:
     async def _persist_resume_state(self, execution: AgentExecution, workspace: Workspace) -> None:
         """Complete the row with the instance that was made (specification, "persistResumeState")."""
         instance, ref = execution.instance, execution.ref
-        _, _, port = instance.agentctl_url.rpartition(":")
 
         def job(tx: Tx) -> None:
             tx.one(
                 "executor_persist",
                 session_id=ref.session_id,
                 agent_execution_id=ref.execution_id,
-                instance=to_json(instance),
-                agentctl_url=instance.agentctl_url,
-                agentctl_port=int(port) if port.isdecimal() else 0,
-                agentctl_pid=instance.agentctl_pid,
-                agentctl_start_time=instance.agentctl_start_time,
-                container_id=instance.container_id,
-                boot_id=instance.boot_id,
+                **instance_columns(instance),
                 worktree_id=workspace.id,
                 worktree_path=workspace.path,
                 worktree_branch=workspace.branch,

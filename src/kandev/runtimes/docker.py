@@ -5,11 +5,9 @@ that lets containers live; the next backend finds it by its labels and attaches.
 """
 
 import asyncio
-import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -74,13 +72,9 @@ class DockerRuntime:
     @cached_property
     def _archive(self) -> Path:
         """The file with agentctl. Its name tells its content: a container keeps the one that it was made with."""
-        from kandev.agentctl.build import build  # noqa: PLC0415 - a backend without containers needs no zipfile
+        from kandev.agentctl.build import build_in  # noqa: PLC0415 - a backend without containers needs no zipfile
 
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._directory / f"agentctl.{os.getpid()}"
-        build(str(draft))
-        digest = sha256(draft.read_bytes()).hexdigest()[:12]
-        return draft.rename(self._directory / f"agentctl-{digest}.pyz")
+        return build_in(self._directory)
 
     @property
     def place(self) -> Place:

@@ -10,14 +10,13 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
-from kandev.agentctl.build import build
+from kandev.agentctl.build import build_in
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import SpritesConfig
@@ -87,11 +86,7 @@ class SpritesRuntime:
     @cached_property
     def _archive(self) -> Path:
         """The file with agentctl; its name tells its content."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._directory / f"agentctl.{os.getpid()}"
-        build(str(draft))
-        digest = sha256(draft.read_bytes()).hexdigest()[:12]
-        return draft.rename(self._directory / f"agentctl-{digest}.pyz")
+        return build_in(self._directory)
 
     @property
     def place(self) -> Place:
