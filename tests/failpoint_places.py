@@ -151,7 +151,7 @@ def bare(wanted: Wanted, passed_on: Mapping[str, Name]) -> list[Place]:
         elif name not in done:
             done.add(name)
             files = [ROOT / place.file] if name.called.startswith("_") else programs()
-            callers = list(places(lambda call, name=name: Name.of(call) == name, files))  # type: ignore[misc]
+            callers = list(places(lambda call, name=name: Name.of(call) == name, files))  # type: ignore[misc]  # a default binds it
             assert callers, f"nobody calls {name}"
             waiting += [caller for caller in callers if not caller.covered]
     return missing

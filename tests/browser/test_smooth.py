@@ -85,7 +85,7 @@ def test_ten_thousand_updates_hold_up_nobody(browser: Browser, desk: Desk, stage
         expect(tab.transcript.get_by_text("the end")).to_be_in_viewport()
     expect(tab.field).to_have_value("typed meanwhile")
     shift = float(tab.page.evaluate("window.shift"))
-    print(f"longest task {max(tasks.times):.0f} ms, all {sum(tasks.times):.0f} ms, layout shift {shift:.3f}")  # noqa: T201
+    print(f"longest task {max(tasks.times):.0f} ms, all {sum(tasks.times):.0f} ms, layout shift {shift:.3f}")  # noqa: T201 - a figure to read
     assert max(tasks.times) < LONGEST_TASK_MS
     assert shift < LAYOUT_SHIFT
 
@@ -104,7 +104,7 @@ def test_a_hundred_thousand_entries_scroll_smoothly(browser: Browser, desk: Desk
     each = sum(tasks.times) / FRAMES
     drawn = int(tab.page.evaluate("document.querySelectorAll('[data-seq]').length"))
     top = int(tab.page.evaluate("Number(document.querySelector('[data-seq]').dataset.seq)"))
-    print(f"a frame {each:.1f} ms, entries drawn {drawn}, the oldest {top}")  # noqa: T201
+    print(f"a frame {each:.1f} ms, entries drawn {drawn}, the oldest {top}")  # noqa: T201 - a figure to read
     assert each < FRAME_MS
     assert drawn < DRAWN
     assert top < ENTRIES - 500

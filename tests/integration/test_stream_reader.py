@@ -52,7 +52,7 @@ async def play(session: StoredSession, name: str, *, cut: bool = False) -> Reade
             await session.prompt(reader, message["message"]["content"][0]["text"])
         elif message.get("request", {}).get("subtype") == "initialize":
             request_id = reader.begin_request("initialize")
-            reader.queue_line(reader.dialect.initialize(request_id))  # type: ignore[attr-defined]
+            reader.queue_line(reader.dialect.initialize(request_id))  # type: ignore[attr-defined]  # it is StreamJson
         elif message.get("request", {}).get("subtype") == "interrupt":
             reader.queue_line(reader.dialect.cancel(""))
     await session.commit(reader)

@@ -232,7 +232,7 @@ def test_crash_13_a_promise_meets_a_full_disk(tmp_path: Path, what: str, which: 
         acts = Acts(world)
         launched(acts)
         acts.settle()
-        world.database.write = cramped(world.database.write, which)  # type: ignore[method-assign]
+        world.database.write = cramped(world.database.write, which)  # type: ignore[method-assign]  # a full disk
         asked = ENDS[what](world, acts.sessions[0])
         world.settle(10)
         assert asked.done

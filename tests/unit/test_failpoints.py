@@ -98,7 +98,7 @@ def sends() -> list[Place]:
     assert {"configure", "start", "send", "stop", "ack"} <= told
 
     def to_agentctl(call: ast.expr) -> bool:
-        return awaited(call, told) and Name.of(call.value).receiver in {"client", "channel"}  # type: ignore[attr-defined]
+        return awaited(call, told) and Name.of(call.value).receiver in {"client", "channel"}  # type: ignore[attr-defined]  # a call
 
     found = [*places(to_agentctl, programs()), *places(lambda c: Name.of(c) == PIPE, [ROOT / "agentctl/stdin.py"])]
     assert len(found) >= len(told) + 1, "nothing is sent any more? then this test looks in the wrong place"

@@ -23,7 +23,7 @@ InstanceId = NewType("InstanceId", str)
 
 
 # Ids are no secrets, and one is made for each message: the system is asked for randomness once.
-_random = random.Random()  # noqa: S311
+_random = random.Random()  # noqa: S311 - ids are names, not secrets
 
 
 def new_id() -> str:

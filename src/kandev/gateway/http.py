@@ -73,7 +73,7 @@ class Gateway:
         if (assets := self._page / "assets").is_dir():
             routes.append(Mount("/assets", _Assets(directory=assets)))
         handlers = {HTTPException: _http_error, KandevError: _kandev_error, Exception: _unexpected}
-        return Guard(Starlette(routes=routes, exception_handlers=handlers), policy)  # type: ignore[arg-type]
+        return Guard(Starlette(routes=routes, exception_handlers=handlers), policy)  # type: ignore[arg-type]  # handlers of one kind of error
 
     def close_sockets(self) -> None:
         """Close every WebSocket with 1012 once what waits for it is sent; its client comes back."""

@@ -119,7 +119,7 @@ class DockerEngine:
     async def _asked(self, longer_s: float = 0) -> "AsyncIterator[Docker]":
         """Give the client, and turn what it raises into errors of ours."""
         import aiohttp  # noqa: PLC0415 - see the head of this module
-        from aiodocker import Docker, DockerError  # noqa: PLC0415
+        from aiodocker import Docker, DockerError  # noqa: PLC0415 - as above
 
         if self._docker is None:
             self._docker = Docker(url=self.address)
