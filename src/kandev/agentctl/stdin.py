@@ -83,8 +83,9 @@ class StdinWriter:
         try:
             while self._rest:
                 self._rest = self._rest[os.write(self._fd, self._rest) :]
+                if self._rest:
+                    failpoint("agentctl.half_written")
         except BlockingIOError:
-            failpoint("agentctl.half_written")
             return
         except OSError:  # EPIPE: the agent closed its stdin, or ended
             self.close()
