@@ -10,7 +10,7 @@ from kandev.runtimes.agentctl_client import AgentctlClient
 
 __all__ = ["RUNTIME_DIRECTORIES", "Elsewhere", "Instance", "InstanceRequest", "Named", "Runtime", "RuntimeReport"]
 
-RUNTIME_DIRECTORIES = ("detached", "docker", "sprites")
+RUNTIME_DIRECTORIES = ("detached", "docker", "remote_docker", "sprites")
 """Directories in the home's run/ that hold the instances of a runtime; standalone's stand there themselves."""
 
 
