@@ -63,6 +63,10 @@ def by_tls(far: FarHost) -> str:
     return f'[runtimes.remote_docker]\nhost = "{far.tls_url}"\nimage = "{far.image}"\ntls_directory = "{far.tls}"\n'
 
 
+def without_network(far: FarHost) -> str:
+    return by_ssh(far) + 'network = "none"\n'
+
+
 @contextlib.asynccontextmanager
 async def serving(directory: Path, config: str) -> AsyncIterator[Backend]:
     async with Backend(directory, config=config) as made:
@@ -106,7 +110,7 @@ def connections(far: FarHost) -> int:
     return (far.far / "sshd.log").read_text().count("Accepted publickey")
 
 
-@pytest.mark.parametrize("way", [by_ssh, by_tls])
+@pytest.mark.parametrize("way", [by_ssh, by_tls, without_network])
 async def test_cont_5_a_killed_backend_asks_nobody_and_a_resume_attaches(
     tmp_path: Path, far: FarHost, way: Any
 ) -> None:

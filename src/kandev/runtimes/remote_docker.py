@@ -22,7 +22,7 @@ from kandev.domain.constants import AGENTCTL_READY_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError, RuntimeUnreachable, TimedOut
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
-from kandev.runtimes.container_spec import container_name, home_labels, image_of, publishes_port
+from kandev.runtimes.container_spec import container_name, home_labels, publishes_port
 from kandev.runtimes.docker_engine import Container
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.patient_client import PatientClient
@@ -31,32 +31,23 @@ from kandev.runtimes.remote_container import (
     ROOT,
     RemoteFiles,
     journal_from,
-    parcel,
-    remote_spec,
 )
 from kandev.runtimes.remote_door import Door
 from kandev.runtimes.remote_engine import RemoteEngine
 from kandev.runtimes.remote_links import SshLink, TlsLink, link_to
+from kandev.runtimes.remote_maker import STOP_S, ContainerMaker
 from kandev.runtimes.sockets import socket_path
 
 __all__ = ["RemoteDockerRuntime"]
 
 log = structlog.get_logger(__name__)
 
-STOP_S: Final = 2
-"""How long agentctl, whose agent is gone, may take to end before its container is killed."""
 ASK_S: Final = 8.0
 """How long a host may take where somebody waits for a list, or the start of the backend."""
+_ANOTHER: Final = frozenset({"instance_mismatch", "api_version"})
+"""Whoever answers at the place of an instance for these reasons is not that."""
 _LOOK_S: Final = 2.0
 _STDERR_BYTES: Final = 64 << 20
-_GONE: Final = (
-    "The session's container is gone, with everything in it that had not come home. A new one was made on the same "
-    "branch; the agent does not remember what it kept there."
-)
-_MADE_AGAIN: Final = (
-    "The session's container was gone, its volume was not. A new one was made on that, with the files as they were "
-    "left and with the agent's own memory."
-)
 
 
 class RemoteDockerRuntime:
@@ -114,80 +105,25 @@ class RemoteDockerRuntime:
 
         Raises Conflict for what must be set, AgentctlError with the engine's words, RuntimeUnreachable.
         """
-        image = image_of(self._config, request.agent)
-        if not image:
-            raise Conflict("No image is configured: set image in [runtimes.remote_docker].", reason="no_image")
-        engine = await self._engine()
-        container = await self._find(request.session_id)
-        if container is not None and container.running:
-            await engine.stop(container, grace_s=STOP_S)
-        user = await self._user(image)
-        files = self._files(request.session_id)
-        await asyncio.to_thread(files.prepare, request.instance_id)
-        container, note = await self._made(container, request, files, user)
-        files.note_made()
-        await self._bring(container, request, files, user)
-        await engine.start(container)
-        instance = msgspec.structs.replace(
-            self.locate(request.session_id, request.instance_id),
-            container_id=container.id,
-            cwd=f"{ROOT}/{os.path.basename(request.cwd)}" if request.cwd else "",
-            note=note,
-        )
-        await self._open_door(instance)
-        return msgspec.structs.replace(instance, nonce=await self._nonce(instance, container))
-
-    async def _made(
-        self, container: Container | None, request: InstanceRequest, files: RemoteFiles, user: str
-    ) -> tuple[Container, str]:
-        """Return the container, a new one where there is none, and what is to be said of that."""
-        if container is not None:
-            return container, ""
-        engine, name, labels = await self._engine(), self._name(request.session_id), home_labels(self._home_id())
-        kept = await engine.has_volume(name, labels)
-        if not kept:
-            await engine.make_volume(name, labels)
-            files.forget_logins()
-        spec = remote_spec(
-            request,
+        maker = ContainerMaker(
+            await self._engine(),
             self._config,
             home_id=self._home_id(),
-            volume=name,
-            user=user,
             environ=self._environ,
+            cap_bytes=self._cap_bytes,
             publishes=self._publishes,
         )
-        note = (_MADE_AGAIN if kept else _GONE) if files.was_made else ""
-        return await engine.create(name, spec), note
-
-    async def _bring(self, container: Container, request: InstanceRequest, files: RemoteFiles, user: str) -> None:
+        found = await self._find(request.session_id)
         archive = await asyncio.to_thread(lambda: self._archive)
-        logins = files.logins(request.credentials, self._environ)
-        brought = await asyncio.to_thread(
-            lambda: parcel(
-                archive,
-                token=files.token,
-                instance_id=request.instance_id,
-                options=("--cap", str(self._cap_bytes)),
-                config=self._config,
-                user=user,
-                logins=logins,
-            )
+        made = await maker.start(found, request, self._files(request.session_id), archive)
+        instance = msgspec.structs.replace(
+            self.locate(request.session_id, request.instance_id),
+            container_id=made.container.id,
+            cwd=f"{ROOT}/{os.path.basename(request.cwd)}" if request.cwd else "",
+            note=made.note,
         )
-        await (await self._engine()).put(container, brought)
-        files.note_logins(logins)
-        files.note_started(request.instance_id)
-
-    async def _user(self, image: str) -> str:
-        """Return "UID:GID" of whoever runs in the container: files are brought there for that one."""
-        user = self._config.user or await (await self._engine()).image_user(image) or "0"
-        uid, _, gid = user.partition(":")
-        if not uid.isdecimal() or (gid and not gid.isdecimal()):
-            text = (
-                f"The image's user {user!r} is a name: set user to its numbers, UID:GID, in [runtimes.remote_docker]."
-            )
-            raise Conflict(text, reason="runtime_not_configured")
-        return f"{uid}:{gid or uid}"
+        await self._open_door(instance)
+        return msgspec.structs.replace(instance, nonce=await self._nonce(instance, made.container))
 
     async def _nonce(self, instance: Instance, container: Container) -> str:
         """Wait until agentctl answers, and return its nonce; a container that ends before has its last words told."""
@@ -235,9 +171,9 @@ class RemoteDockerRuntime:
         client = self._plain_client(instance)
         try:
             health = await client.wait_ready(AGENTCTL_READY_S)
-        except AgentctlError:
-            return None  # another instance, or another version of agentctl, answers there
         except KandevError as error:
+            if error.reason in _ANOTHER:
+                return None
             raise RuntimeUnreachable(f"agentctl does not answer: {error.message}", reason="unreachable") from error
         finally:
             await client.aclose()

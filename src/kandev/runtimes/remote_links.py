@@ -122,7 +122,7 @@ class SshLink:
                 )
         except TimeoutError as error:
             raise self._unreachable("no answer in time") from error
-        except (asyncssh.Error, asyncssh.KeyImportError, asyncssh.ConfigParseError, OSError) as error:
+        except (asyncssh.Error, OSError, ValueError) as error:  # ValueError: a key or a file that cannot be read
             raise self._unreachable(str(error)) from error
         self._failures = 0
         return self._connection
