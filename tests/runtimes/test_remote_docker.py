@@ -173,6 +173,23 @@ async def test_cont_5_a_link_that_is_down_for_a_while_loses_nothing(backend: Bac
         assert "apple" in await session.say("what is the word?")
 
 
+async def test_cont_5_a_link_that_is_down_for_longer_leaves_the_turn_open(backend: Backend, far: FarHost) -> None:
+    """After a minute the session is shown without an agent; a resume attaches to it, and reads what it said."""
+    async with backend.client() as client:
+        session = await Far.begin(backend, far, client)
+        prompt = await session.begin_slow_turn()
+        far.link_down()
+        async with asyncio.timeout(120):
+            while (status := await session.status())["is_agent_running"]:
+                await asyncio.sleep(0.5)
+        assert (status["state"], status["needs_resume"]) == ("RUNNING", True)
+        far.link_up()
+        await session.call("task.session.resume")
+        assert (await session.turn_ended())["state"] == "completed"
+        assert (await session.status())["how"] == "attached"
+        assert await session.counted(prompt) == ALL
+
+
 async def test_cont_5_a_host_that_cannot_be_reached_is_unknown(backend: Backend, far: FarHost) -> None:
     """Nothing is deleted or ended; a resume says why, and attaches once the host is back."""
     async with backend.client() as client:

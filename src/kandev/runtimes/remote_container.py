@@ -139,6 +139,7 @@ def remote_spec(
             **home_labels(home_id),
             "kandev.session_id": request.session_id,
             "kandev.task_id": request.task_id,
+            "kandev.instance_id": request.instance_id,
         },
         "HostConfig": {
             "Init": True,
