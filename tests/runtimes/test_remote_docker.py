@@ -173,21 +173,58 @@ async def test_cont_5_a_link_that_is_down_for_a_while_loses_nothing(backend: Bac
         assert "apple" in await session.say("what is the word?")
 
 
-async def test_cont_5_a_link_that_is_down_for_longer_leaves_the_turn_open(backend: Backend, far: FarHost) -> None:
-    """After a minute the session is shown without an agent; a resume attaches to it, and reads what it said."""
+async def test_cont_5_a_resume_while_the_link_is_down_ends_nothing(backend: Backend, far: FarHost) -> None:
+    """It says why; the same agent goes on, and once the link is back the next one finds it."""
     async with backend.client() as client:
         session = await Far.begin(backend, far, client)
         prompt = await session.begin_slow_turn()
         far.link_down()
-        async with asyncio.timeout(120):
-            while (status := await session.status())["is_agent_running"]:
-                await asyncio.sleep(0.5)
-        assert (status["state"], status["needs_resume"]) == ("RUNNING", True)
+        async with asyncio.timeout(60):
+            while (await session.status())["is_agent_running"]:
+                await asyncio.sleep(0.2)
+        with pytest.raises(CallFailed, match="does not answer"):
+            await session.call("task.session.resume")
+        assert (await session.status())["state"] == "RUNNING"
         far.link_up()
         await session.call("task.session.resume")
         assert (await session.turn_ended())["state"] == "completed"
-        assert (await session.status())["how"] == "attached"
         assert await session.counted(prompt) == ALL
+        assert await session.notices() == ["unreachable"]
+
+
+async def test_cont_5_a_link_that_is_down_for_longer_loses_nothing_either(backend: Backend, far: FarHost) -> None:
+    """For minutes: the turn stays open, and is read on as soon as the link is back, without anybody's doing."""
+    async with backend.client() as client:
+        session = await Far.begin(backend, far, client)
+        prompt = await session.begin_slow_turn()
+        far.link_down()
+        await asyncio.sleep(90)
+        status = await session.status()
+        assert (status["state"], status["turn"] is not None) == ("RUNNING", True)
+        far.link_up()
+        assert (await session.turn_ended())["state"] == "completed"
+        assert await session.counted(prompt) == ALL
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_cont_5_a_host_that_stays_off_is_unknown(backend: Backend, far: FarHost) -> None:
+    """After a minute nobody waits for it any more; nothing is ended, and a resume after its start brings all back."""
+    async with backend.client() as client:
+        session = await Far.begin(backend, far, client)
+        prompt, before = await session.begin_slow_turn(), session.container
+        far.power_off()
+        try:
+            await asyncio.sleep(40)
+            await client.wait_event("session.agent_changed", lambda payload: not payload["is_agent_running"])
+            assert (await session.status())["state"] == "RUNNING"
+        finally:
+            far.start()
+        await session.call("task.session.resume", wait=True)
+        said = await session.counted(prompt)
+        assert said == ALL[: len(said)]
+        assert (await session.status())["how"] == "native"
+        assert "apple" in await session.say("what is the word?")
+        assert session.container == before
 
 
 async def test_cont_5_a_host_that_cannot_be_reached_is_unknown(backend: Backend, far: FarHost) -> None:
