@@ -246,6 +246,27 @@ async def test_cont_5_a_host_that_cannot_be_reached_is_unknown(backend: Backend,
         assert await session.counted(prompt) == ALL
 
 
+async def test_cont_5_an_agent_that_does_not_answer_is_unknown(backend: Backend, far: FarHost) -> None:
+    """Its container is paused, say: a resume says so and ends nothing, and attaches once it goes on."""
+    async with backend.client() as client:
+        session = await Far.begin(backend, far, client)
+        prompt = await session.begin_slow_turn()
+        await backend.kill9()
+    far.docker("pause", session.container)
+    await backend.start()
+    async with backend.client() as client:
+        await session.follow(client)
+        try:
+            with pytest.raises(CallFailed, match="does not answer"):
+                await session.call("task.session.resume")
+        finally:
+            far.docker("unpause", session.container)
+        await session.call("task.session.resume")
+        assert (await session.turn_ended())["state"] == "completed"
+        assert (await session.status())["how"] == "attached"
+        assert await session.counted(prompt) == ALL
+
+
 async def test_a_host_that_was_switched_off_in_a_turn(backend: Backend, far: FarHost) -> None:
     """What was said is kept, the turn is interrupted, and the next prompt starts the container and the agent again."""
     async with backend.client() as client:

@@ -21,7 +21,7 @@ from kandev.config import RemoteDockerConfig
 from kandev.domain.constants import AGENTCTL_READY_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError, RuntimeUnreachable, TimedOut
 from kandev.runtimes.agentctl_client import AgentctlClient
-from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
+from kandev.runtimes.base import ANOTHER, Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_spec import container_name, home_labels, publishes_port
 from kandev.runtimes.docker_engine import Container
 from kandev.runtimes.local import stop_agent
@@ -44,8 +44,6 @@ log = structlog.get_logger(__name__)
 
 ASK_S: Final = 8.0
 """How long a host may take where somebody waits for a list, or the start of the backend."""
-_ANOTHER: Final = frozenset({"instance_mismatch", "api_version"})
-"""Whoever answers at the place of an instance for these reasons is not that."""
 _LOOK_S: Final = 2.0
 _STDERR_BYTES: Final = 64 << 20
 
@@ -172,7 +170,7 @@ class RemoteDockerRuntime:
         try:
             health = await client.wait_ready(AGENTCTL_READY_S)
         except KandevError as error:
-            if error.reason in _ANOTHER:
+            if error.reason in ANOTHER:
                 return None
             raise RuntimeUnreachable(f"agentctl does not answer: {error.message}", reason="unreachable") from error
         finally:
