@@ -46,7 +46,7 @@ help:
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
 	@echo 'make crash        a kill at every failpoint, a start, and what must hold then (minutes)'
 	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
-	@echo 'make runtimes-test  agents in containers of an engine of its own (root, and the package docker.io)'
+	@echo 'make runtimes-test  agents in containers of an engine of its own (root, docker.io, openssh-server)'
 	@echo 'make real-agents  installs agents that nobody here wrote, and tests with them (npm, 2 GB; ARGS="codex gemini")'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'
 	@echo 'make clean        removes whatever this file made'

@@ -45,6 +45,7 @@ from kandev.runtimes.base import Instance, Runtime
 from kandev.runtimes.detached import DetachedRuntime
 from kandev.runtimes.docker import DockerRuntime
 from kandev.runtimes.fork_client import ForkServer
+from kandev.runtimes.remote_docker import RemoteDockerRuntime
 from kandev.runtimes.sprites import SpritesRuntime
 from kandev.runtimes.standalone import StandaloneRuntime
 from kandev.store.database import load_statements
@@ -152,6 +153,13 @@ class Backend:
             DockerRuntime(
                 self.home.run / DockerRuntime.name,
                 self.config.runtimes.docker,
+                home_id=self.home.identity,
+                environ=os.environ,
+                cap_bytes=cap_bytes,
+            ),
+            RemoteDockerRuntime(
+                self.home.run / RemoteDockerRuntime.name,
+                self.config.runtimes.remote_docker,
                 home_id=self.home.identity,
                 environ=os.environ,
                 cap_bytes=cap_bytes,

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
+from runtimes import far_host
 from runtimes.engine import CannotStart, DockerEngine
+from runtimes.far_host import FarHost
 
 
 @pytest.fixture(scope="session")
@@ -35,3 +37,27 @@ async def docker_backend(tmp_path: Path, engine: DockerEngine) -> AsyncIterator[
                 await client.call("task.delete", {"task_id": task["id"], "force": True})
         assert engine.docker("ps", "-aq", "--filter", "label=kandev.managed=true") == ""
         assert list((made.home / "run/docker").glob("*/")) == []
+
+
+@pytest.fixture(scope="session")
+def far_machine() -> Iterator[FarHost]:
+    """One second host for all tests; nothing of it is left afterwards."""
+    try:
+        made = FarHost()
+        made.__enter__()
+    except far_host.CannotStart as error:
+        pytest.skip(f"no second host can be made here: {error}")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def far(far_machine: FarHost) -> Iterator[FarHost]:
+    """The second host, switched on and connected, with no container and no volume after the test."""
+    yield far_machine
+    far_machine.link_up()
+    left = far_machine.docker("ps", "-aq"), far_machine.docker("volume", "ls", "-q")
+    for container in left[0].split():
+        far_machine.docker("rm", "-f", container)
+    for volume in left[1].split():
+        far_machine.docker("volume", "rm", volume)

@@ -1,26 +1,33 @@
 """A session of the demo agent in a container, driven as any client drives it."""
 
 import asyncio
-from typing import Any
+from typing import Any, Protocol, Self
 
 from backend import Backend
-from runtimes.engine import DockerEngine
 from wire_client import Client
 
 SLOW = "slow 40"
 
 
+class Engine(Protocol):
+    """An engine that a test looks at."""
+
+    def docker(self, *arguments: str) -> str:
+        """What a command of the docker program printed."""
+        ...
+
+
 class Contained:
     """A session of the demo agent in a container."""
 
-    def __init__(self, backend: Backend, engine: DockerEngine, client: Client, created: Any) -> None:
+    def __init__(self, backend: Backend, engine: Engine, client: Client, created: Any) -> None:
         self.backend, self.engine, self.client = backend, engine, client
         self.task_id, self.id = created["task"]["id"], created["session"]["id"]
 
     @classmethod
     async def create(
-        cls, backend: Backend, engine: DockerEngine, client: Client, text: str = "remember apple", **more: Any
-    ) -> "Contained":
+        cls, backend: Backend, engine: Engine, client: Client, text: str = "remember apple", **more: Any
+    ) -> Self:
         request = {"agent": "demo", "description": text, "runtime": "docker", "start": False, **more}
         session = cls(backend, engine, client, await client.call("task.create", request))
         await session.follow(client)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runtimes import far_host
 from runtimes.engine import PREFIX, clean_up_killed, why_not
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=f"no Docker engine can be started here: {why_not()}")
@@ -49,6 +50,32 @@ def test_an_engine_whose_owner_was_killed_is_cleaned_up(tmp_path: Path) -> None:
     while left := [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(directory).encode() in read(p)]:
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(bool(far_host.why_not()), reason=f"no second host can be made here: {far_host.why_not()}")
+def test_a_second_host_whose_owner_was_killed_is_cleaned_up() -> None:
+    """Its processes, network, control groups and files are gone; nothing else was changed by it."""
+    before = state_of_the_machine()
+    program = (
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent.parent)!r})\n"
+        "from runtimes.far_host import FarHost\n"
+        "host = FarHost()\n"
+        "host.__enter__()\n"
+        "print(host.directory, host.docker('run', '-d', host.image, 'sleep', '600'), flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        directory, container = owner.stdout.readline().split()
+        owner.kill()
+    assert list(Path("/sys/fs/cgroup").glob(f"*/docker/{container}"))
+    far_host.clean_up_killed()
+    assert not Path(directory).exists()
+    assert state_of_the_machine() == before
+    assert not Path("/run/netns", far_host.NAME).exists()
+    assert not list(Path("/sys/fs/cgroup").glob(f"*/docker/{container}"))
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if directory.encode() in read(p)]
 
 
 def read(path: Path) -> bytes:

@@ -1,6 +1,8 @@
 """Sessions in sandboxes of a Sprites service of our own: through kills, cuts, pauses, cold starts and losses (CONT)."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,31 @@ async def test_cont_5_a_service_that_does_not_answer_leaves_all_unknown(backend:
         assert (await session.turn_ended())["state"] == "completed"
         assert await session.counted(prompt) == ALL
     assert not [one for one in sprites.requests if one.startswith("DELETE") and one.count("/") == 3]
+
+
+async def test_cont_6_an_agentctl_that_does_not_answer_is_unknown(backend: Backend, sprites: FakeSprites) -> None:
+    """Everything in the sandbox stands still, say: a resume says so and ends nothing, and attaches once it goes on."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        prompt = await session.begin_slow_turn()
+        await backend.kill9()
+    standing = session.box.pids()
+    for pid in standing:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        await backend.start()
+        async with backend.client() as client:
+            await session.follow(client)
+            with pytest.raises(CallFailed, match="does not answer"):
+                await session.call("task.session.resume")
+    finally:
+        for pid in standing:
+            os.kill(pid, signal.SIGCONT)
+    async with backend.client() as client:
+        await session.follow(client)
+        await session.call("task.session.resume")
+        assert (await session.turn_ended())["state"] == "completed"
+        assert await session.counted(prompt) == ALL
 
 
 async def test_whoever_is_told_to_come_later_waits_and_says_so(backend: Backend, sprites: FakeSprites) -> None:

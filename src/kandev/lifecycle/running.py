@@ -14,6 +14,7 @@ from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Superseded
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.silence import watch_agentctl, watch_silence
+from kandev.runtimes.base import Elsewhere
 
 log = structlog.get_logger(__name__)
 
@@ -132,6 +133,8 @@ async def _is_out_of_reach(execution: AgentExecution) -> bool:
     if not execution.stays:
         return False
     try:
+        if isinstance(execution.runtime, Elsewhere):
+            return await execution.runtime.reconnect(execution.instance) is not None
         living = await execution.runtime.recover_instances()
     except RuntimeUnreachable:
         return True

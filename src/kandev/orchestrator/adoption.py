@@ -43,11 +43,15 @@ HOW = "attached"
 
 
 class Sorted(msgspec.Struct, frozen=True, kw_only=True):
-    """Rows that have not ended: those whose agents go on, those of which nothing is known, and those that are over."""
+    """Rows that have not ended: those whose agents go on, those of which nothing is known, and those that are over.
+
+    `why` is what is said of the unknown ones, where anything is.
+    """
 
     going_on: Sequence[tuple[ExecutorRunning, Instance]]
     unknown: Sequence[ExecutorRunning]
     over: Sequence[ExecutorRunning]
+    why: str = ""
 
 
 class Adoption:
@@ -95,7 +99,7 @@ class Adoption:
             instance = await elsewhere.reconnect(msgspec.convert(row.instance, Instance))
         except RuntimeUnreachable as error:
             log.warning("runtime.not_answering", runtime=row.runtime, error=error.message)
-            return Sorted(going_on=[], unknown=[row], over=[])
+            return Sorted(going_on=[], unknown=[row], over=[], why=error.message)
         if instance is None:
             return Sorted(going_on=[], unknown=[], over=[row])
         return Sorted(going_on=[(row, instance)], unknown=[], over=[])

@@ -98,7 +98,8 @@ class Reconciler:
             return
         if found.unknown or await self._kill([row]):
             await self._adoption.doubt([row])
-            raise RuntimeUnreachable(f"The runtime {row.runtime} does not answer.", reason="unreachable")
+            text = f"The runtime {row.runtime} does not answer. {found.why}".strip()
+            raise RuntimeUnreachable(text, reason="unreachable")
         try:
             await self._read_one(row, asyncio.Semaphore(1))
         except Exception:

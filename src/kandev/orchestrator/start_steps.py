@@ -115,10 +115,10 @@ class StartSteps:
     async def _validate_and_lock(self, start: Start) -> tuple[TaskSession, ExecutorRunning]:
         """Read again what counts, now that this start is the only one (RACE-3)."""
         old = self._manager.get(start.session_id)
-        if old is not None and not old.responding:
-            await self._manager.stop(old, why="not_responding", grace_s=0)
-        elif old is not None:
+        if old is not None and old.responding:
             await old.ended.wait()
+        elif old is not None and not await self._is_reached_again(old):
+            await self._manager.stop(old, why="not_responding", grace_s=0)
         session = self._store.session(start.session_id)
         if session.state in TERMINAL_STATES or session.intent:
             reason = "session_completed" if session.state is SessionState.COMPLETED else "session_ended"
@@ -126,12 +126,24 @@ class StartSteps:
         if session.parked_reason:
             raise Parked(f"The session is parked: {session.parked_reason} `recover` tries again.")
         row = self._row(session.id)
-        if row.status not in {RowStatus.STOPPED, RowStatus.FAILED} and row.agent_execution_id:
+        settled = row.status in {RowStatus.STOPPED, RowStatus.FAILED} or self._manager.get(session.id) is not None
+        if not settled and row.agent_execution_id:
             await self._services.settle_leftover(row)
             session, row = self._store.session(session.id), self._row(session.id)
         start.previous_state = session.state
         start.launch = session.state is SessionState.CREATED
         return session, row
+
+    async def _is_reached_again(self, old: AgentExecution) -> bool:
+        """Tell whether an agent elsewhere that did not answer does now, and is to be left alone.
+
+        Raises RuntimeUnreachable where nobody can say: it is unknown, not dead (CONT-5).
+        """
+        elsewhere = self._manager.elsewhere(old.runtime.name)
+        if elsewhere is None or not old.stays or await elsewhere.reconnect(old.instance) is None:
+            return False
+        old.responding = True
+        return True
 
     def _row(self, session_id: str) -> ExecutorRunning:
         row = self._store.executor(session_id)

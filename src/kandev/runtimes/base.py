@@ -8,10 +8,21 @@ import msgspec
 from kandev.agents.place import Place
 from kandev.runtimes.agentctl_client import AgentctlClient
 
-__all__ = ["RUNTIME_DIRECTORIES", "Elsewhere", "Instance", "InstanceRequest", "Named", "Runtime", "RuntimeReport"]
+__all__ = [
+    "ANOTHER",
+    "RUNTIME_DIRECTORIES",
+    "Elsewhere",
+    "Instance",
+    "InstanceRequest",
+    "Named",
+    "Runtime",
+    "RuntimeReport",
+]
 
-RUNTIME_DIRECTORIES = ("detached", "docker", "sprites")
+RUNTIME_DIRECTORIES = ("detached", "docker", "remote_docker", "sprites")
 """Directories in the home's run/ that hold the instances of a runtime; standalone's stand there themselves."""
+ANOTHER = frozenset({"instance_mismatch", "api_version"})
+"""Reasons for which what answers at an instance's address is not that; any other error says nothing about it."""
 
 
 def _tell_nobody(_stage: str) -> None:

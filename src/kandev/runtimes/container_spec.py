@@ -12,7 +12,17 @@ from kandev.runtimes.base import InstanceRequest
 from kandev.runtimes.container_files import ContainerFiles, port_inside
 from kandev.worktrees.workspace import find_repository
 
-__all__ = ["container_name", "container_spec", "home_labels", "image_of", "publishes_port", "user_of"]
+__all__ = [
+    "container_name",
+    "container_spec",
+    "environment_of",
+    "extra_mount",
+    "home_labels",
+    "image_of",
+    "limits_of",
+    "publishes_port",
+    "user_of",
+]
 
 _READ_ONLY: Final = ("hooks", "config")
 """What git, or anything that calls it outside of the container, would run or obey."""
@@ -58,18 +68,15 @@ def container_spec(
     published = publishes_port(config)
     host: dict[str, Any] = {
         "Init": True,
-        "Mounts": [*_mounts(request.cwd, files, archive), *map(_extra_mount, config.mounts)],
-        "Memory": config.memory_mb << 20,
-        "NanoCpus": int(config.cpus * 1e9),
+        "Mounts": [*_mounts(request.cwd, files, archive), *map(extra_mount, config.mounts)],
+        **limits_of(config),
         "PortBindings": {port: [{"HostIp": "127.0.0.1", "HostPort": ""}]} if published else {},
     }
-    if config.network:
-        host["NetworkMode"] = config.network
     return {
         "Image": image_of(config, request.agent),
         "Entrypoint": ["python3", "-I", str(archive)],
         "Cmd": [f"@{files.arguments}"],
-        "Env": [f"{name}={value}" for name, value in _environment(config, files, environ).items()],
+        "Env": [f"{name}={value}" for name, value in environment_of(config, environ, home=str(files.home)).items()],
         "User": user_of(config),
         "WorkingDir": "/",
         "ExposedPorts": {port: {}} if published else {},
@@ -83,7 +90,14 @@ def container_spec(
     }
 
 
-def _environment(config: DockerConfig, files: ContainerFiles, environ: Mapping[str, str]) -> dict[str, str]:
+def limits_of(config: DockerConfig) -> dict[str, Any]:
+    """Return the part of a HostConfig that limits a container, its network too."""
+    network = {"NetworkMode": config.network} if config.network else {}
+    return {"Memory": config.memory_mb << 20, "NanoCpus": int(config.cpus * 1e9), **network}
+
+
+def environment_of(config: DockerConfig, environ: Mapping[str, str], *, home: str) -> dict[str, str]:
+    """Return what a container's environment has beyond its image's; a "$NAME" that is not set is left out."""
     given: dict[str, str] = {}
     for name, value in config.env.items():
         reference = _REFERENCE.fullmatch(value)
@@ -91,7 +105,7 @@ def _environment(config: DockerConfig, files: ContainerFiles, environ: Mapping[s
             given[name] = value
         elif reference[1] in environ:
             given[name] = environ[reference[1]]
-    return {**given, "HOME": str(files.home)}
+    return {**given, "HOME": home}
 
 
 def _mounts(cwd: str, files: ContainerFiles, archive: Path) -> list[dict[str, Any]]:
@@ -117,7 +131,7 @@ def _bind(path: str, *, read_only: bool = False) -> dict[str, Any]:
     return {"Type": "bind", "Source": path, "Target": path, "ReadOnly": read_only}
 
 
-def _extra_mount(text: str) -> dict[str, Any]:
+def extra_mount(text: str) -> dict[str, Any]:
     """Return the mount that "SOURCE[:TARGET[:ro]]" means."""
     source, *rest = text.split(":")
     target, mode = _target_and_mode(source, rest)

@@ -17,7 +17,7 @@ from kandev.runtimes.http_pool import HttpPool
 if TYPE_CHECKING:
     from aiodocker import Docker
 
-__all__ = ["Container", "DockerEngine"]
+__all__ = ["CALL_S", "Absent", "Container", "DockerEngine"]
 
 CALL_S: Final = 20.0
 """How long the engine may take for a call that waits for nothing."""
@@ -39,10 +39,14 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DockerEngine:
-    """An engine at a Unix socket. Each call raises RuntimeUnreachable where it does not answer."""
+    """An engine at a Unix socket. Each call raises RuntimeUnreachable where it does not answer.
 
-    def __init__(self, address: str) -> None:
+    `shown` is what a person knows it by, where that is not its address.
+    """
+
+    def __init__(self, address: str, *, shown: str = "") -> None:
         self.address = address
+        self.shown = shown or address
         self._docker: Docker | None = None
 
     async def ping(self, image: str) -> str:
@@ -51,10 +55,10 @@ class DockerEngine:
         try:
             async with asyncio.timeout(CALL_S):
                 if (await pool.call("GET", "/_ping")).status != 200:
-                    return f"What answers at {self.address} is no Docker engine."
+                    return f"What answers at {self.shown} is no Docker engine."
                 found = await pool.call("GET", f"/images/{image}/json")
         except (OSError, AgentctlError) as error:  # TimeoutError among them
-            return f"The engine at {self.address} does not answer: {error or 'in time'}"
+            return self._unreachable(str(error) or "in time").message
         finally:
             await pool.aclose()
         return f"The engine has no image {image}; get it with: docker pull {image}" if found.status == _GONE else ""
@@ -64,7 +68,7 @@ class DockerEngine:
         try:
             async with self._asked() as docker:
                 return _told(await docker.containers.container(name).show())
-        except _Absent:
+        except Absent:
             return None
 
     async def list(self, labels: Mapping[str, str]) -> list[Container]:
@@ -79,7 +83,7 @@ class DockerEngine:
         try:
             async with self._asked() as docker:
                 made = await docker.containers.create(dict(spec), name=name)
-        except _Absent as absent:
+        except Absent as absent:
             raise AgentctlError(f"The engine has no image {spec['Image']}: {absent}", reason="no_image") from absent
         return Container(id=made.id, running=False)
 
@@ -90,13 +94,13 @@ class DockerEngine:
 
     async def stop(self, container: Container, *, grace_s: int) -> None:
         """End a container's processes: SIGTERM, then SIGKILL. One that is gone or stopped is no error."""
-        with contextlib.suppress(_Absent):
+        with contextlib.suppress(Absent):
             async with self._asked(grace_s) as docker:
                 await docker.containers.container(container.id).stop(t=grace_s)
 
     async def remove(self, container: Container) -> None:
         """Kill and remove a container. One that is gone is no error."""
-        with contextlib.suppress(_Absent):
+        with contextlib.suppress(Absent):
             async with self._asked() as docker:
                 await docker.containers.container(container.id).delete(force=True, v=True)
 
@@ -105,7 +109,7 @@ class DockerEngine:
         try:
             async with self._asked() as docker:
                 lines = await docker.containers.container(container.id).log(stdout=True, stderr=True, tail=LAST_WORDS)
-        except _Absent:
+        except Absent:
             return ""
         return "".join(lines).strip()
 
@@ -128,7 +132,7 @@ class DockerEngine:
                 yield self._docker
         except DockerError as error:
             if error.status == _GONE:
-                raise _Absent(error.message) from error
+                raise Absent(error.message) from error
             if error.status >= _NO_ANSWER:
                 raise self._unreachable(error.message) from error
             reason = "taken" if error.status == _TAKEN else "engine_refused"
@@ -137,11 +141,11 @@ class DockerEngine:
             raise self._unreachable(str(error) or "in time") from error
 
     def _unreachable(self, why: str) -> RuntimeUnreachable:
-        text = f"The Docker engine at {self.address} does not answer: {why}"
+        text = f"The Docker engine at {self.shown} does not answer: {why}"
         return RuntimeUnreachable(text, reason="engine_unreachable")
 
 
-class _Absent(AgentctlError):
+class Absent(AgentctlError):
     """Raised where the engine knows no such container or image."""
 
 

@@ -22,7 +22,7 @@ from kandev.agents.place import Place
 from kandev.config import SpritesConfig
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError, RuntimeUnreachable
 from kandev.runtimes.agentctl_client import AgentctlClient
-from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
+from kandev.runtimes.base import ANOTHER, Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.patient_client import PatientClient
 from kandev.runtimes.sockets import socket_path
@@ -166,9 +166,9 @@ class SpritesRuntime:
         client = self._plain_client(instance)
         try:
             health = await client.wait_ready(WAKE_S)
-        except AgentctlError:
-            return None  # another instance, or another version of agentctl, answers there
         except KandevError as error:
+            if error.reason in ANOTHER:
+                return None
             raise RuntimeUnreachable(f"The sandbox does not answer: {error.message}", reason="unreachable") from error
         finally:
             await client.aclose()
