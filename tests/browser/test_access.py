@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, ViewportSize, expect
 
 from browser.desk import Desk
 from browser.stage import Stage
 from browser.tab import Tab
 
 AXE = Path(__file__).parents[2] / "page/node_modules/axe-core/axe.min.js"
-SIZES = {"desk": {"width": 1200, "height": 760}, "phone": {"width": 390, "height": 780}}
+SIZES: dict[str, ViewportSize] = {"desk": {"width": 1200, "height": 760}, "phone": {"width": 390, "height": 780}}
 
 RICH = """## Plan
 

@@ -15,6 +15,7 @@ export interface Return {
 }
 
 const PAGE = 50;
+const LARGE_PAGE = 200;
 const ASK_AGAIN_MS = 120;
 
 /** Notifications after which the status has changed in more than the page can tell by itself. */
@@ -54,7 +55,7 @@ export class SessionStore implements Follower {
   private isFollowing = false;
   private changes = 0; // how many notifications have changed the status
   private asked: ReturnType<typeof setTimeout> | undefined;
-  private loading = false;
+  private loading: Promise<void> | undefined;
 
   constructor(
     private readonly connection: Connection,
@@ -113,21 +114,33 @@ export class SessionStore implements Follower {
     });
   }
 
-  /** Load the page before the oldest message. */
-  async loadEarlier(): Promise<void> {
+  /** Load the page before the oldest message; one at a time. */
+  loadEarlier(limit = PAGE): Promise<void> {
+    this.loading ??= this.load(limit).finally(() => (this.loading = undefined));
+    return this.loading;
+  }
+
+  /** Load older messages until the one with this place is here, or no more come. */
+  async reach(place: number): Promise<void> {
+    while (this.hasEarlier.peek()) {
+      const first = this.transcript.firstSeq() ?? 0;
+      if (first <= place) return;
+      await this.loadEarlier(LARGE_PAGE);
+      if (this.transcript.firstSeq() === first) return;
+    }
+  }
+
+  private async load(limit: number): Promise<void> {
     const before = this.transcript.firstSeq();
-    if (this.loading || before === undefined) return;
-    this.loading = true;
+    if (before === undefined) return;
     try {
-      const page = await this.connection.request("message.list", { session_id: this.sessionId, before, limit: PAGE });
+      const page = await this.connection.request("message.list", { session_id: this.sessionId, before, limit });
       batch(() => {
         this.transcript.prepend(page.messages);
         this.hasEarlier.value = page.has_more;
       });
     } catch {
       // The connection is lost: whoever scrolls asks again.
-    } finally {
-      this.loading = false;
     }
   }
 

@@ -1,7 +1,7 @@
 """Messages and the queue: what a person wrote is durable before it is acknowledged (PROMPT-1)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +29,6 @@ from kandev.store.store import Store
 
 EXPORT_PAGE = 200
 NEWEST = 1 << 62
-SEARCH_LIMIT = 50
 AGAIN = "again-"
 """Before the id of a turn: the client id of the message that sends its prompt again."""
 INTERRUPTED_LIMIT = 10
@@ -95,11 +94,6 @@ class MessageService:
     async def get(self, message_id: str) -> Message:
         """Return one message whole."""
         return self._store.message(message_id)
-
-    async def search(self, text: str, task_id: str | None) -> Sequence[dict[str, Any]]:
-        """Return where a text occurs in messages, newest first."""
-        rows = await self._store.database.scan("messages_search", text=text, task_id=task_id or "", limit=SEARCH_LIMIT)
-        return [dict(row) for row in rows]
 
     async def queue(self, session_id: str) -> tuple[Sequence[QueuedPrompt], str]:
         """Return what is queued, and why the queue is held ('' is open)."""
