@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from kandev.domain.models import Message, SessionId, new_id, new_message_id, now
+from kandev.lifecycle.batch import Applied, PutMessages
 from kandev.orchestrator import search as module
+from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.search import Hit, Search, words_of
 from kandev.store.database import load_statements
-from kandev.store.rows import message_args
 from kandev.store.sqlite import SqliteDatabase
 from stored import DIRECTORY, StoredSession, chunk, stored
 
@@ -36,11 +37,7 @@ class Searched:
         """Store a message that is whole, and return its id."""
         return await self._store(content, type_, self.session.store.next_seq(self.session.ref.session_id))
 
-    async def queue(self, content: str) -> str:
-        """Store a prompt that no turn has taken."""
-        return await self._store(content, "message", None)
-
-    async def _store(self, content: str, type_: str, seq: int | None) -> str:
+    async def _store(self, content: str, type_: str, seq: int) -> str:
         message = Message(
             id=new_message_id(),
             session_id=SessionId(self.session.ref.session_id),
@@ -51,7 +48,9 @@ class Searched:
             created_at=now(),
             updated_at=now(),
         )
-        await self.database.write(lambda tx: tx.run("message_insert", **message_args(message)))
+        puts = PutMessages(self.session.ref.task_id, "message_insert")
+        puts.messages[message.id] = message
+        await self.database.write(lambda tx: puts(tx, Applied()))
         return message.id
 
     async def find(self, text: str) -> list[Hit]:
@@ -106,10 +105,12 @@ async def test_tool_calls_notices_and_queued_prompts_are_not_found(searched: Sea
     """Only what person and agent said, and only what has a place to go to."""
     await searched.say("sloe", type_="tool_call")
     await searched.say("sloe", type_="status")
-    await searched.queue("sloe")
+    service = MessageService(searched.session.store, kick=lambda _session_id: None, publish=lambda _events: None)
+    queued = await service.add(searched.session.ref.task_id, searched.session.ref.session_id, "sloe")
     assert await searched.find("sloe") == []
     await searched.say("sloe", type_="thinking")
     assert [hit.type for hit in await searched.find("sloe")] == ["thinking"]
+    await service.cancel_queued(searched.session.ref.session_id, queued.id)
 
 
 async def test_messages_come_newest_first_behind_titles(searched: Searched) -> None:
@@ -122,17 +123,22 @@ async def test_messages_come_newest_first_behind_titles(searched: Searched) -> N
     assert [hit.id for hit in messages] == [newer, older]
 
 
-async def test_a_former_title_and_a_former_text_are_not_found(searched: Searched) -> None:
-    """What changes is taken out and put in again."""
-    message_id = await searched.say("elder")
+async def test_a_former_title_is_not_found(searched: Searched) -> None:
+    """What is renamed is taken out and put in again, whether it was indexed before or still waited."""
+    await searched.title("Elder")
     await searched.title("Hazel")
-    assert len(await searched.find("elder")) == len(await searched.find("hazel")) == 1
+    assert await searched.find("elder") == []
+    assert len(await searched.find("hazel")) == 1
     await searched.title("Willow")
-    message = searched.session.store.message(message_id)
-    changed = {**message_args(message), "content": "poplar"}
-    await searched.database.write(lambda tx: tx.run("message_update", **changed))
-    assert await searched.find("elder") == await searched.find("hazel") == []
-    assert len(await searched.find("willow")) == len(await searched.find("poplar")) == 1
+    assert await searched.find("hazel") == []
+    assert len(await searched.find("willow")) == 1
+
+
+async def test_a_prompt_is_found_once_a_turn_has_taken_it(searched: Searched) -> None:
+    """While it is queued it has no place to go to."""
+    turn, _ = await searched.session.prompt(searched.session.reader(), "Where does the serviceberry grow?")
+    (hit,) = await searched.find("serviceberry")
+    assert (hit.id, hit.author_type) == (turn.message_id, "user")
 
 
 async def test_what_is_deleted_is_not_in_the_index_any_more(searched: Searched) -> None:

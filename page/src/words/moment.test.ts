@@ -144,6 +144,15 @@ describe("each moment has its fact, what was kept, and buttons", () => {
       ["Try again", "Show log", "Copy details"],
     ],
     [
+      "parked, with the agent's last words",
+      at(
+        { resume_reason: "parked", queue_held: "parked", recover_actions: RECOVER },
+        { notice: notice({ kind: "parked", last_words: "no room left." }) },
+      ),
+      /^Codex ended 5 times in a minute: no room left\.$/,
+      ["Try again", "Show log", "Copy details"],
+    ],
+    [
       "failed",
       at({ state: "FAILED", error: "no such command", recover_actions: ["resume", "fresh_start"] }),
       /could not be started: no such command\./,

@@ -108,7 +108,8 @@ const failed: Rule = (now) => {
 const parked: Rule = (now) => {
   const { status, agent, notice } = now;
   if (status.resume_reason !== "parked" && status.queue_held !== "parked") return undefined;
-  const last = typeof notice?.metadata["stderr"] === "string" ? `: ${notice.metadata["stderr"].trim()}` : ".";
+  const words = notice?.metadata["last_words"];
+  const last = typeof words === "string" && words ? `: ${words}` : ".";
   const actions = [...recovering(status.recover_actions, {}, ["resume"]), LOG, details(now, notice?.content ?? "")];
   return { tone: "failed", fact: `${agent} ended 5 times in a minute${last}`, kept: "Nothing was deleted.", actions };
 };

@@ -15,6 +15,8 @@ from kandev.store.database import Tx
 from kandev.store.rows import message_args, message_from_row
 
 TOOL_DONE = frozenset({"completed", "failed"})
+SEARCHED = frozenset({"message", "thinking"})
+"""Types of messages that a search finds, once they are closed."""
 
 
 class Superseded(KandevError):
@@ -53,6 +55,8 @@ class PutMessages:
         """Write them and publish each."""
         tx.many(self.statement, map(message_args, self.messages.values()))
         for message in self.messages.values():
+            if message.type in SEARCHED and "streaming" not in message.metadata:
+                tx.run("search_note", message_id=message.id)
             if message.id in self.streamed:
                 self._tell_stream(message, applied)
             else:
@@ -104,6 +108,7 @@ def close_change(message_id: str, task_id: str) -> Change:
         tx.run("message_parts_delete", message_id=message_id)
         if row is None:
             return
+        tx.run("search_note", message_id=message_id)
         message = message_from_row(row)
         applied.closed.append(message)
         applied.events.append(message_event("session.message.updated", message, task_id))

@@ -211,6 +211,13 @@ def new_prompt(session_id: str, content: str, client_message_id: str | None) -> 
     )
 
 
+def queue_prompt(tx: Tx, message: Message) -> None:
+    """Store a new prompt as the last of its queue."""
+    tx.run("message_insert", **message_args(message))
+    tx.run("search_note", message_id=message.id)
+    tx.run("queue_insert_last", message_id=message.id, session_id=message.session_id, created_at=message.created_at)
+
+
 def _add_job(tx: Tx, session: TaskSession, message: Message) -> tuple[Message, list[Event]]:
     """Store message and queue entry. Two requests with one client id: the second finds the first (PROMPT-2)."""
     if message.client_message_id:
@@ -221,7 +228,6 @@ def _add_job(tx: Tx, session: TaskSession, message: Message) -> tuple[Message, l
     if current is None:
         raise NotFound(f"There is no session {session.id}.", id=session.id)
     refuse_ended(msgspec.structs.replace(session, state=SessionState(current["state"]), intent=current["intent"]))
-    tx.run("message_insert", **message_args(message))
-    tx.run("queue_insert_last", message_id=message.id, session_id=session.id, created_at=message.created_at)
+    queue_prompt(tx, message)
     events = hold_queue(tx, session.id, HoldReason.OPEN) if current["queue_held"] != HoldReason.PARKED else []
     return message, events or [queue_event(tx, session.id, session.task_id)]

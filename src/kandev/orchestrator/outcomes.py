@@ -74,7 +74,7 @@ async def record_failure(
     notice = _notice(cause, error, login=login, words=words)
     said = [notices.placed_or_counted(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
-        said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
+        said.append(notices.placed_notice(store, session.id, notices.parked_notice(_said_last(error, words))))
     stored = start.outcome(error=error.message, reason=str(cause))
 
     def job(tx: Tx) -> list[Event]:
@@ -187,6 +187,11 @@ def _in_its_words(error: KandevError, row: ExecutorRunning | None) -> str:
     return error_text(raw, hide=row.resume_token if row else "") if raw else error.message
 
 
+def _said_last(error: KandevError, words: str) -> str:
+    """Return what the agent itself said before its start failed, '' where only we have something to say."""
+    return str(error.details.get("stderr") or (words if isinstance(error, RequestFailed) else ""))
+
+
 def _what_it_did(error: KandevError) -> str:
     return "The agent refused" if isinstance(error, RequestFailed) else "The agent did not answer"
 
@@ -220,7 +225,7 @@ def ready_notices(started: Started, how: str, execution: AgentExecution) -> list
             notices.status(
                 "cannot_restore",
                 f"A new agent session was started: {restored.reason}. The transcript is kept; {restored.lost} is not "
-                "available. You can continue with a recap.",
+                "available. You can continue with a summary.",
                 "recap",
             )
         )
@@ -229,7 +234,7 @@ def ready_notices(started: Started, how: str, execution: AgentExecution) -> list
             notices.status(
                 "resumed",
                 f"{execution.config.display_name} was started again and does not remember this conversation. "
-                "The transcript is kept. You can continue with a recap.",
+                "The transcript is kept. You can continue with a summary.",
                 "recap",
             )
         )

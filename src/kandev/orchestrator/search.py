@@ -1,7 +1,7 @@
 """Search in titles and transcripts: the index is filled behind the work, in pieces, and caught up before a search.
 
-Triggers note what can be searched when a message closes, and take out what is deleted (migration 0004). Filling the
-index is not theirs: an agent that streams does not wait for it.
+Whoever closes a message notes it (`search_note`); triggers note titles, and take out what is deleted (migration 0004).
+Filling the index comes later: an agent that streams does not wait for it.
 """
 
 import asyncio

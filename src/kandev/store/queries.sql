@@ -287,6 +287,9 @@ SELECT coalesce(max(seq), 0) AS seq FROM messages WHERE session_id = :session_id
 
 -- ---- search
 
+-- name: search_note
+INSERT OR IGNORE INTO searchable (message_id) VALUES (:message_id);
+
 -- name: search_waiting
 SELECT max(id) AS last FROM (SELECT id FROM searchable
     WHERE id > (SELECT indexed_to FROM search_progress) ORDER BY id LIMIT :limit);
