@@ -26,6 +26,7 @@ export function Waiting({ store, prompts }: { store: SessionStore; prompts: Prom
           <span class={refusal ? "tone-failed" : "faint"}>{refusal ? "Not sent" : "Sending"}</span>{" "}
           <span class="said">{content}</span>
           {refusal && <span class="tone-failed">{refusal}</span>}
+          {refusal && <ActionButton onAct={() => prompts.sendAgain(id)}>Try again</ActionButton>}
           {refusal && <ActionButton onAct={() => prompts.takeBack(id)}>Edit</ActionButton>}
         </li>
       ))}

@@ -21,7 +21,8 @@ TITLES = 10
 PIECE = 64
 """Entries that one commit puts into the index: some milliseconds of the writer."""
 REST_S = 2.0
-"""After a turn, before what it left is put into the index."""
+LATEST_S = 30.0
+"""What turns left is put into the index once none has ended for REST_S, at the latest after LATEST_S."""
 CATCH_UP_S = 0.25
 """What a search may spend on what is not in the index yet."""
 EXCERPT_CHARS = 300
@@ -86,12 +87,17 @@ class Search:
     async def run(self) -> None:
         """Fill the index after each turn, and first with what an older program left. Rests as long as it works."""
         while True:
-            self._woken.clear()
             try:
                 await self._fill()
             except (StorageFull, StorageLocked, Unavailable) as error:
                 log.info("search.waits", error=error.message)  # the next turn, or a search, tries again
             await self._woken.wait()
+            await self._quiet()
+
+    async def _quiet(self) -> None:
+        deadline = time.monotonic() + LATEST_S
+        while self._woken.is_set() and time.monotonic() < deadline:
+            self._woken.clear()
             await asyncio.sleep(REST_S)
 
     async def _fill(self) -> None:
