@@ -84,6 +84,8 @@ async def test_words_are_found_by_their_beginning_with_place_and_excerpt(searche
     assert [hit.excerpt[first : first + size] for first, size in hit.marks] == ["Café", "Quittenbaum"]
     assert await searched.find("quitten birne") == []
     assert await searched.find("baum") == []
+    assert await searched.find("ha") == []
+    assert len(await searched.find("im")) == 1
 
 
 async def test_streaming_text_is_found_once_its_message_closes(searched: Searched) -> None:

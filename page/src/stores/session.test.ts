@@ -23,7 +23,7 @@ class FakeConnection {
     return () => undefined;
   }
 
-  async request(action: string) {
+  async request(action: string, _asked?: unknown): Promise<unknown> {
     this.asked.push(action);
     if (action === "message.get") return { message: message(1, "whole") };
     return this.status;
@@ -156,4 +156,33 @@ test("what is gone says so", () => {
   expect(store.gone.value).toBeUndefined();
   connection.tell("session.state_changed", 2, { old_state: "", new_state: "DELETED", error_message: "" });
   expect(store.gone.value?.message).toMatch(/deleted/);
+});
+
+describe("a place far above", () => {
+  const pages = (first: number) => {
+    connection.request = async (action: string, asked?: unknown) => {
+      connection.asked.push(action);
+      if (action !== "message.list") return STATUS as never;
+      const { before, limit } = asked as { before: number; limit: number };
+      const from = Math.max(first, before - limit);
+      const messages = Array.from({ length: before - from }, (_, at) => message(from + at, `entry ${from + at}`));
+      return { messages, has_more: from > 1 } as never;
+    };
+  };
+
+  test("is loaded by pages, and no further", async () => {
+    pages(1);
+    store.caughtUp(snapshot(1, [message(1000, "newest")]));
+    await store.reach(450);
+    expect(store.transcript.firstSeq()).toBe(400);
+    await store.reach(500);
+    expect(connection.asked.filter((one) => one === "message.list")).toHaveLength(3);
+  });
+
+  test("that cannot be reached ends the search", async () => {
+    pages(900);
+    store.caughtUp(snapshot(1, [message(1000, "newest")]));
+    await store.reach(5);
+    expect(store.transcript.firstSeq()).toBe(900);
+  });
 });

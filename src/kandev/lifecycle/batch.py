@@ -54,9 +54,9 @@ class PutMessages:
     def __call__(self, tx: Tx, applied: Applied) -> None:
         """Write them and publish each."""
         tx.many(self.statement, map(message_args, self.messages.values()))
+        if noted := [{"message_id": message.id} for message in self.messages.values() if _is_searched(message)]:
+            tx.many("search_note", noted)
         for message in self.messages.values():
-            if message.type in SEARCHED and "streaming" not in message.metadata:
-                tx.run("search_note", message_id=message.id)
             if message.id in self.streamed:
                 self._tell_stream(message, applied)
             else:
@@ -77,6 +77,10 @@ class PutMessages:
             message_event("session.message.updated", message, self.task_id),
         )
         applied.closed.append(message)
+
+
+def _is_searched(message: Message) -> bool:
+    return message.type in SEARCHED and "streaming" not in message.metadata
 
 
 def message_event(action: str, message: Message, task_id: str) -> Event:
