@@ -72,7 +72,10 @@ class Search:
         self._woken = asyncio.Event()
 
     async def find(self, text: str, task_id: str | None = None) -> Found:
-        """Return where all words of `text` begin words of a title or a message; short ones are whole words. Any text may be asked for."""
+        """Return where all words of `text` begin words of a title or a message; short ones are whole words.
+
+        Any text may be asked for.
+        """
         words = words_of(text)
         if not words:
             return Found(hits=[], complete=True)
