@@ -14,6 +14,8 @@ from kandev.store.database import Tx
 from kandev.store.sqlite import SqliteDatabase
 from stored import StoredSession, stored
 
+AGENT = '{"name": "fake", "display_name": "Fake", "command": ["fake"]}'
+
 
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
@@ -25,7 +27,7 @@ def database(tmp_path: Path) -> Iterator[SqliteDatabase]:
 def insert_second(tx: Tx, task_id: str, session_id: str) -> None:
     """Another session of the task, which waits for input."""
     empty = dict.fromkeys(("model", "mode", "repository_path", "workspace", "recap_of"), "")
-    who = {"id": session_id, "task_id": task_id, "agent": "fake", "agent_config": "{}", "runtime": "standalone"}
+    who = {"id": session_id, "task_id": task_id, "agent": "fake", "agent_config": AGENT, "runtime": "standalone"}
     stamps = {"created_at": now(), "updated_at": now()}
     tx.run("session_insert", **who, **empty, **stamps, state="WAITING_FOR_INPUT", recap_pending=0)
 

@@ -16,6 +16,7 @@ STAMPS = {
     "cli/client.py": "the time in a message",
     "store/migrator.py": "the name of a copy",
     "demo/agent.py": "the time in the demo agent's file",
+    "lifecycle/minute.py": "the minute by which an agent names its files; the wait itself is by the loop's clock",
 }
 """Where the clock on the wall is read, and for what; whatever waits has a clock that no one sets."""
 
