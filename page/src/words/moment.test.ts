@@ -168,6 +168,15 @@ describe("each moment has its fact, what was kept, and buttons", () => {
       ["Go on all the same"],
     ],
     [
+      "failed, because the folder is gone; known from the transcript after a reload",
+      at(
+        { state: "FAILED", error: "/x is gone.", recover_actions: ["resume", "fresh_start"] },
+        { notice: notice({ reason: "workspace_missing" }) },
+      ),
+      /^\/x is gone\.$/,
+      ["Rebuild the folder", "Try again", "Copy details"],
+    ],
+    [
       "held by a stop, prompts wait",
       at({ queue_held: "cancelled", queued: 2 }),
       /You stopped the turn\. 2 prompts wait\./,

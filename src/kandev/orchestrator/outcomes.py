@@ -27,7 +27,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable
+from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable, WorkspaceMissing
 from kandev.lifecycle.effects import Notice
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import Started
@@ -177,7 +177,7 @@ def _notice(cause: FailureCause, error: KandevError, *, login: LoginView, words:
     return Notice(
         type="error" if cause is FailureCause.START_FAILED else "status",
         content=text,
-        metadata={"kind": str(cause), "actions": list(actions), **_died_details(error)},
+        metadata={"kind": str(cause), "actions": list(actions), **_details(error)},
     )
 
 
@@ -203,6 +203,11 @@ def _owner(error: KandevError) -> str:
 
 def _died_details(error: KandevError) -> dict[str, Any]:
     return {key: error.details[key] for key in ("exit_code", "stderr") if error.details.get(key)}
+
+
+def _details(error: KandevError) -> dict[str, Any]:
+    gone = {"reason": error.reason} if isinstance(error, WorkspaceMissing) else {}
+    return {**_died_details(error), **gone}
 
 
 def how_it_came_up(started: Started, session: TaskSession, *, launch: bool) -> str:
