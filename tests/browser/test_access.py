@@ -43,7 +43,8 @@ def violations(tab: Tab) -> list[Any]:
 def desk(request: pytest.FixtureRequest, browser: Browser, stage: Stage) -> Iterator[Desk]:
     """A browser whose window has a size and a colour scheme."""
     size, scheme = request.param
-    with browser.new_context(viewport=SIZES[size], color_scheme=scheme) as context:
+    # Without motion: text that is still appearing has less contrast than what stays.
+    with browser.new_context(viewport=SIZES[size], color_scheme=scheme, reduced_motion="reduce") as context:
         yield Desk(context, stage)
 
 
