@@ -375,10 +375,21 @@ async def test_taking_back_what_was_never_asked_is_nothing(session: StoredSessio
     assert sent(reader) == []
 
 
+async def test_perm_1_a_question_that_was_on_the_way_before_the_prompt_is_none_of_its_turn(
+    session: StoredSession,
+) -> None:
+    """It is read behind the prompt's commit, but the journal has it before the prompt's first byte: it stays open."""
+    reader, _turn, request_id = await in_a_turn(session)
+    begun = record(records.StdinLine(n=reader.state.prompt_line))
+    await hear(session, reader, ask(7), begun, answer(request_id, {"stopReason": "end_turn"}))
+    assert len(session.store.pending_permissions(session.ref.session_id)) == 1
+
+
 async def test_wire_14_the_end_of_a_turn_closes_its_requests(session: StoredSession) -> None:
     """No button is left that does nothing."""
     reader, _turn, request_id = await in_a_turn(session)
-    await hear(session, reader, ask(7), answer(request_id, {"stopReason": "cancelled"}))
+    begun = record(records.StdinLine(n=reader.state.prompt_line))
+    await hear(session, reader, begun, ask(7), answer(request_id, {"stopReason": "cancelled"}))
     assert session.store.pending_permissions(session.ref.session_id) == []
     assert reader.state.permissions == {}
     assert [event.payload["request"].state for event in session.events if event.action == "permission.resolved"] == [

@@ -81,6 +81,16 @@ class ProtocolState(msgspec.Struct, kw_only=True):
         return ACP if self.stream is None else StreamJson(self.stream)
 
     @property
+    def prompt_begun(self) -> bool:
+        """True once a part of the last prompt may have reached the agent: what was read before is no answer to it."""
+        return self.lines_begun >= self.prompt_line
+
+    @property
+    def in_a_turn(self) -> bool:
+        """True while the agent may be at a prompt of ours."""
+        return self.prompt_begun and any(flight.turn_id for flight in self.in_flight.values())
+
+    @property
     def asked_in_turn(self) -> dict[str, str]:
         """The open permission requests of the turn under way."""
         return {key: ours for key, ours in self.permissions.items() if ours not in self.asked_outside}

@@ -57,7 +57,7 @@ class Questions:
         transcript.batch.urgent = True
         if asked.state is PermissionState.PENDING:
             state.permissions[rpc_key(request.id)] = asked.id
-            if not any(flight.turn_id for flight in state.in_flight.values()):
+            if not state.in_a_turn:
                 state.asked_outside.append(asked.id)
         failpoint("permission.asked")
 

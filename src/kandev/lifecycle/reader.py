@@ -183,7 +183,7 @@ class Reader:
             self._response(said)
         exited = self.state.exited
         turn = next((flight.turn_id for flight in self.state.in_flight.values() if flight.turn_id), "")
-        delivered = self.state.lines_begun >= self.state.prompt_line
+        delivered = self.state.prompt_begun
         self.transcript.end_turn(tools="unknown")
         self._questions.end_agent()
         self.state.in_flight = {}
