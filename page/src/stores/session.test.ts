@@ -158,6 +158,28 @@ test("what is gone says so", () => {
   expect(store.gone.value?.message).toMatch(/deleted/);
 });
 
+describe("UI-1 a session that another tab has brought back", () => {
+  const back = { ...STATUS, is_agent_running: true, runtime: "standalone", how: "native", last_turn: null };
+  const again = (status: object) => ({ ...snapshot(1, [], "boot2"), status }) as unknown as Snapshot;
+
+  test("is told in a tab that was open before", () => {
+    store.caughtUp({ ...snapshot(5, []), status: { ...STATUS, last_turn: null } } as unknown as Snapshot);
+    store.caughtUp(again(back));
+    expect(store.returned.value?.how).toBe("native");
+  });
+
+  test.each([
+    ["in the same boot", { ...again(back), boot_id: "boot1" }],
+    ["while the agent is away", again({ ...back, is_agent_running: false })],
+    ["of an agent that outlived the backend", again({ ...back, runtime: "detached" })],
+    ["once a turn came after it", again({ ...back, last_turn: { id: "later" } })],
+  ])("is no news %s", (_when, answer) => {
+    store.caughtUp({ ...snapshot(5, []), status: { ...STATUS, last_turn: null } } as unknown as Snapshot);
+    store.caughtUp(answer as unknown as Snapshot);
+    expect(store.returned.value).toBeUndefined();
+  });
+});
+
 describe("a place far above", () => {
   const pages = (first: number) => {
     connection.request = async (action: string, asked?: unknown) => {

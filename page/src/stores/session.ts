@@ -87,7 +87,7 @@ export class SessionStore implements Follower {
         },
   ): void {
     batch(() => {
-      if (answer.gap) this.replace(answer);
+      if (answer.gap) this.replaceAll(answer);
       else for (const event of answer.events) this.follow(event);
       this.boot = answer.boot_id;
       this.seq = answer.seq;
@@ -142,6 +142,18 @@ export class SessionStore implements Follower {
     } catch {
       // The connection is lost: whoever scrolls asks again.
     }
+  }
+
+  private replaceAll(snapshot: Snapshot): void {
+    const lastTurn = this.status.peek()?.last_turn?.id;
+    const isOtherBoot = this.known && snapshot.boot_id !== this.boot;
+    this.replace(snapshot);
+    if (!isOtherBoot) return;
+    // Another tab may have brought the session back before this one heard of it: its agent then began in this boot.
+    const { status } = snapshot;
+    const isBack = status.is_agent_running && status.runtime === "standalone" && status.turn === null;
+    const isNews = isBack && status.last_turn?.id === lastTurn;
+    this.returned.value = isNews ? { how: status.how, lost: "", took_ms: 0, at: Date.now() } : undefined;
   }
 
   private replace(snapshot: Snapshot): void {
