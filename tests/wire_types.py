@@ -17,6 +17,7 @@ from kandev.domain.known_agents import LoginMethod, LoginView
 from kandev.gateway.actions import _TABLE
 from kandev.gateway.board import BoardEntry
 from kandev.gateway.hub import BOARD_ACTIONS, Since
+from kandev.orchestrator.search import Hit
 from kandev.orchestrator.views import ResumeAnswer, SessionStatus, SessionView
 
 FILE = Path(__file__).parents[1] / "page/src/wire/types.ts"
@@ -24,7 +25,7 @@ COMMAND = "make types"
 
 SENT: tuple[type[msgspec.Struct], ...] = (
     models.Task, models.Turn, models.Message, models.QueuedPrompt, models.PermissionRequest, models.ResumeOutcome,
-    SessionView, SessionStatus, ResumeAnswer, BoardEntry, Since, LoginMethod, LoginView,
+    SessionView, SessionStatus, ResumeAnswer, BoardEntry, Since, LoginMethod, LoginView, Hit,
 )  # fmt: skip
 """What answers and notifications hold."""
 
@@ -96,13 +97,19 @@ def _type(kind: inspect.Type) -> str:
         return " | ".join(dict.fromkeys(_type(part) for part in kind.types))
     if isinstance(kind, inspect.LiteralType):
         return " | ".join(_literals(kind.values))
-    if isinstance(kind, inspect.ListType | inspect.VarTupleType):
-        return f"readonly ({_type(kind.item_type)})[]"
+    if isinstance(kind, inspect.ListType | inspect.VarTupleType | inspect.TupleType):
+        return _list(kind)
     if isinstance(kind, inspect.DictType):
         return f"Readonly<Record<string, {_type(kind.value_type)}>>"
     if isinstance(kind, inspect.StructType | inspect.EnumType):
         return kind.cls.__name__
     return PLAIN[type(kind)]
+
+
+def _list(kind: inspect.ListType | inspect.VarTupleType | inspect.TupleType) -> str:
+    if isinstance(kind, inspect.TupleType):
+        return f"readonly [{', '.join(map(_type, kind.item_types))}]"
+    return f"readonly ({_type(kind.item_type)})[]"
 
 
 def _literals(values: Iterable[Any]) -> Iterator[str]:

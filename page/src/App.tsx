@@ -26,7 +26,7 @@ export function App({ services, isNewOpen, isHelpOpen }: Properties) {
     <ServicesProvider value={services}>
       <ConnectionLine />
       {at.at === "session" ? (
-        <SessionPage key={at.sessionId} taskId={at.taskId} sessionId={at.sessionId} />
+        <SessionPage key={at.sessionId} taskId={at.taskId} sessionId={at.sessionId} place={at.place} />
       ) : (
         <BoardPage isNewOpen={isNewOpen} />
       )}

@@ -36,6 +36,7 @@ from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.prompt_queue import PromptQueue
 from kandev.orchestrator.reconcile import Reconciler
 from kandev.orchestrator.recovery import Recovery
+from kandev.orchestrator.search import Search
 from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.snapshot import session_snapshot
 from kandev.orchestrator.task_operations import TaskOperations
@@ -207,6 +208,7 @@ class Backend:
             default_runtime=self.config.runtimes.default,
         )
         self.messages = MessageService(self.store, kick=self.queue.kick, publish=self.hub.publish)
+        self.search = Search(self.store.database)
         self.permissions = PermissionService(self.store, running=self.executor.running, publish=self.hub.publish)
         self.deletion = Deletion(
             self.store,
@@ -235,6 +237,7 @@ class Backend:
         await self.manager.forget_session(runtime, session_id)
 
     def _watch_hooks(self) -> None:
+        self.hub.watch("session.turn.completed", lambda _event: self.search.wake())
         hooks = self.config.hooks
         if not hooks.on:
             return
@@ -276,6 +279,7 @@ class Backend:
         self.manager.on_broken = self._broken
         for row, instance in going_on:
             await self._attach(row, instance)
+        self._supervisor.spawn(self.search.run(), "search index")
         await carry_out_intentions(self.store, self.operations, self.tasks, self.deletion)
         self._supervisor.spawn(self.live.run(), "idle agents")
         self.queue.kick_all_open()

@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from browser.desk import Desk
+from browser.play import Play
 from browser.stage import Stage
 from conversation import Cast
 
@@ -35,6 +36,12 @@ def stage(tmp_path: Path, cast: Cast) -> Iterator[Stage]:
     """A running backend that the test may kill."""
     with Stage(tmp_path, config=cast.config) as stage:
         yield stage
+
+
+@pytest.fixture
+def play(desk: Desk, stage: Stage, cast: Cast) -> Play:
+    """A session to kill and to bring back."""
+    return Play(desk, stage, cast)
 
 
 @pytest.fixture

@@ -31,6 +31,14 @@ class Desk:
         page.goto(f"{self._stage.url}{path}?token={self._stage.backend.token}")
         return Tab(page, SHOTS)
 
+    def allow(self, *permissions: str) -> None:
+        """Gives the page rights of the browser."""
+        self._context.grant_permissions(list(permissions), origin=self._stage.url)
+
+    def prepare(self, script: str) -> None:
+        """Runs a script before those of each page that is opened from here on."""
+        self._context.add_init_script(script)
+
     def blank(self) -> Page:
         """A tab that was not let in yet."""
         return self._context.new_page()

@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, ViewportSize, expect
 
 from browser.desk import Desk
 from browser.stage import Stage
 from browser.tab import Tab
 
 AXE = Path(__file__).parents[2] / "page/node_modules/axe-core/axe.min.js"
-SIZES = {"desk": {"width": 1200, "height": 760}, "phone": {"width": 390, "height": 780}}
+SIZES: dict[str, ViewportSize] = {"desk": {"width": 1200, "height": 760}, "phone": {"width": 390, "height": 780}}
 
 RICH = """## Plan
 
@@ -43,7 +43,8 @@ def violations(tab: Tab) -> list[Any]:
 def desk(request: pytest.FixtureRequest, browser: Browser, stage: Stage) -> Iterator[Desk]:
     """A browser whose window has a size and a colour scheme."""
     size, scheme = request.param
-    with browser.new_context(viewport=SIZES[size], color_scheme=scheme) as context:
+    # Without motion: text that is still appearing has less contrast than what stays.
+    with browser.new_context(viewport=SIZES[size], color_scheme=scheme, reduced_motion="reduce") as context:
         yield Desk(context, stage)
 
 

@@ -5,6 +5,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from browser.desk import Desk
+from browser.long import lengthen
 from browser.stage import Stage
 
 
@@ -35,12 +36,34 @@ def test_titles_are_filtered_and_transcripts_searched(desk: Desk, stage: Stage) 
     desk.tab(first.path).sees("I will remember the word quince")
     board = desk.tab()
     board.page.keyboard.press("/")
-    board.page.keyboard.type("quince")
+    board.page.keyboard.type('"quin')
     hits = board.page.locator(".hits li")
-    expect(hits.first).to_contain_text("quince")
+    expect(hits.first.locator("mark")).to_have_text("quince")
+    expect(hits.first).to_contain_text("Fruit")
     expect(board.page.locator(".card")).to_have_count(0)
+    board.shot("search")
     hits.first.get_by_role("link").click()
     board.page.wait_for_url(re.compile(first.path))
+    expect(board.page.locator(".is-found")).to_contain_text("quince")
+
+
+def test_a_hit_opens_the_session_at_the_message(desk: Desk, stage: Stage) -> None:
+    """Far above what is loaded at first: it is in view, marked, and stays there; the end is one button away."""
+    session = stage.create("remember medlar", title="Long")
+    desk.tab(session.path).sees("I will remember the word medlar")
+    lengthen(stage, session, 1500)
+    tab = desk.tab()
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("medlar")
+    tab.page.locator(".hits a", has_text="remember medlar").last.click()
+    found = tab.page.locator(".is-found")
+    expect(found).to_contain_text("medlar")
+    expect(found).to_be_in_viewport()
+    tab.send("what is the word?")
+    tab.page.get_by_role("button", name="New below").wait_for()
+    expect(found).to_be_in_viewport()
+    tab.press("New below ↓")
+    tab.sees("The word is medlar")
 
 
 def test_a_task_is_reached_stopped_completed_and_deleted(desk: Desk, stage: Stage) -> None:

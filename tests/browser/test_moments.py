@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from browser.desk import Desk
-from browser.stage import Session, Stage
-from browser.tab import Tab
-from conversation import Cast
-from fakes import FakeAgent
+from browser.play import Play
 
 UNKNOWN = {"code": -32002, "message": "Session not found"}
 LOGIN = {"code": -32000, "message": "Authentication required"}
@@ -19,41 +15,6 @@ LOGIN = {"code": -32000, "message": "Authentication required"}
 def on_restore(**rule: Any) -> dict[str, Any]:
     """The same rule for both ways to restore a session."""
     return {"session/load": rule, "session/resume": rule}
-
-
-class Play:
-    """A session that has had one turn, its agent, and a tab that was opened after a kill and a start."""
-
-    def __init__(self, desk: Desk, stage: Stage, cast: Cast) -> None:
-        self._desk, self._stage, self._cast = desk, stage, cast
-        self.agent: FakeAgent
-        self.session: Session
-
-    def begin(self, kind: str, **script: Any) -> None:
-        """Makes the session and waits for the end of its first turn."""
-        name, self.agent = self._cast.take(kind, **script)
-        self.session = self._stage.create("one", agent=name)
-        first = self._desk.tab(self.session.path)
-        first.sees("heard: one")
-        expect(first.page.get_by_role("button", name="Stop", exact=True)).to_have_count(0)
-        first.close()
-
-    def come_back(self, **script: Any) -> Tab:
-        """Kills and starts the backend while the agent learns a new script, and opens the page."""
-        self._stage.kill9()
-        self.agent.update(**script)
-        self._stage.start()
-        return self.tab()
-
-    def tab(self) -> Tab:
-        """A tab with the session's page."""
-        return self._desk.tab(self.session.path)
-
-
-@pytest.fixture
-def play(desk: Desk, stage: Stage, cast: Cast) -> Play:
-    """What the tests here have in common."""
-    return Play(desk, stage, cast)
 
 
 def test_ui_3_while_resuming_the_stage_is_told_and_prompts_queue(play: Play) -> None:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import sqlite3
 from itertools import chain
 from pathlib import Path
 from typing import Self
@@ -11,7 +10,8 @@ from playwright.sync_api import Browser, expect
 
 import kandev
 from browser.desk import Desk
-from browser.stage import Session, Stage
+from browser.long import lengthen
+from browser.stage import Stage
 from browser.tab import Tab
 from conversation import Cast
 
@@ -108,21 +108,3 @@ def test_a_hundred_thousand_entries_scroll_smoothly(browser: Browser, desk: Desk
     assert each < FRAME_MS
     assert drawn < DRAWN
     assert top < ENTRIES - 500
-
-
-def lengthen(stage: Stage, session: Session, entries: int) -> None:
-    """Puts so many messages into the transcript while no backend runs."""
-    stage.stop()
-    stamp = "2026-11-29T12:00:00.000Z"
-
-    def row(n: int) -> tuple[str, str, int, str, str]:
-        author = "agent" if n % 10 else "user"
-        return f"{n:020x}", session.id, n, author, f"entry {n} says **something** with `code`"
-
-    with sqlite3.connect(stage.backend.home / "kandev.db") as database:
-        database.executemany(
-            "INSERT INTO messages (id, session_id, seq, author_type, type, content, created_at, updated_at)"
-            f" VALUES (?, ?, ?, ?, 'message', ?, '{stamp}', '{stamp}')",
-            map(row, range(100, entries + 1)),
-        )
-    stage.start()

@@ -76,9 +76,11 @@ async def test_an_agent_without_memory_gets_an_honest_line_and_a_recap(backend: 
     assert code == 0
     result, seen = steps["resume"]
     assert result == "note"
-    assert seen.startswith("memory is not restored; the conversation can be given as recap. The transcript says: mine ")
+    assert seen.startswith(
+        "memory is not restored; the conversation can be given as a summary. The transcript says: mine "
+    )
     assert "does not remember this conversation" in seen
-    assert steps["recap, prompt"][0] == "ok"
+    assert steps["summary, prompt"][0] == "ok"
     assert steps["transcript"][1].endswith("none twice, what was cut off is kept")
     assert "an id it does not know" not in steps
 

@@ -51,7 +51,7 @@ async def test_gemini_boots_idle(real_agent: RealAgents, tmp_path: Path) -> None
     result, seen = verdict.steps["resume"]
     assert result == "note"
     assert seen.startswith(
-        "memory is not restored; the conversation can be given as recap. The transcript says: Gemini"
+        "memory is not restored; the conversation can be given as a summary. The transcript says: Gemini"
     )
     assert "does not remember this conversation" in seen
     asked = agent.model.request_with("What is the word?")

@@ -50,6 +50,7 @@ ELSEWHERE = {
     "store/store.py:Store.write_patiently": "is the commit itself",
     "orchestrator/workspaces.py:SessionWorkspaces._say": "the next time that work comes says again what still holds",
     "orchestrator/adoption.py:Adoption.doubt": "needs an engine that does not answer; the next start asks again",
+    "orchestrator/search.py:Search._index_piece": "made from what is stored; what is missing is put in later",
     "lifecycle/ingest.py:Ingest._store": "is the commit of `_commit`, which has them",
     "agentctl/stdin.py:StdinWriter._write": "goes on with what `_begin` announced; that has the one before",
     "lifecycle/forking.py:_copied": "what it makes is the agent's; a start that is cut short makes another copy",

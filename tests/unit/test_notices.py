@@ -5,7 +5,7 @@ import pytest
 
 from kandev.domain.models import Message, MessageId, SessionId
 from kandev.lifecycle.effects import Notice
-from kandev.orchestrator.notices import KEPT_TIMES, counted, status
+from kandev.orchestrator.notices import KEPT_TIMES, LAST_WORDS, counted, last_words, parked_notice, status
 
 THEN = "2026-01-01T00:00:00.000Z"
 ENDED = status("agent_died", "The agent ended.", "resume", exit_code=1)
@@ -59,3 +59,27 @@ def test_times_are_kept_within_a_bound() -> None:
 def test_anything_between_ends_the_count(last: Message | None) -> None:
     """Then it is news, and gets a place of its own."""
     assert counted(last, ENDED) is None
+
+
+@pytest.mark.parametrize(
+    ("stderr", "words"),
+    [
+        ("", ""),
+        ("\n --- \n", ""),
+        ("Traceback:\n  File x\nMemoryError: out of it\n\n", "MemoryError: out of it."),
+        ("\x1b[31mno room!\x1b[0m\x00", "no room!"),
+        ("\ud800 lone", "\ufffd lone."),
+        ("w" * 1000, "w" * LAST_WORDS + "…"),
+    ],
+)
+def test_last_words_are_the_last_line_that_says_something(stderr: str, words: str) -> None:
+    """Plain, one line, bounded, and a sentence."""
+    assert last_words(stderr) == words
+
+
+def test_state_5_a_parked_agent_has_its_last_words() -> None:
+    """In the text and for the page; an agent that said nothing is not quoted."""
+    told = parked_notice("boom\n")
+    assert "by itself. Its last words: boom. Everything is kept." in told.content
+    assert told.metadata["last_words"] == "boom."
+    assert "by itself. Everything is kept." in parked_notice("").content

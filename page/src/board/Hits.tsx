@@ -3,46 +3,64 @@ import { useEffect } from "preact/hooks";
 import { pathOf } from "../router";
 import { useServices } from "../services";
 import { Ago } from "../ui/Time";
-import type { Hit } from "../wire/answers";
+import { type Piece, pieces } from "../words/excerpt";
+import type { Answer } from "../wire/answers";
+import type { Hit } from "../wire/types";
 
 const TYPED_MS = 250;
+const NOTHING: Answer<"message.search"> = { hits: [], complete: true };
 
-/** Where a text occurs in the transcripts. */
+/** Where else a text occurs: in transcripts, and in titles of tasks that the board has not loaded. */
 export function Hits({ text }: { text: string }) {
   const { connection, board } = useServices();
-  const hits = useSignal<readonly Hit[]>([]);
+  const found = useSignal(NOTHING);
   useEffect(() => {
     let isWanted = true;
     const typed = setTimeout(async () => {
-      const answer = await connection.request("message.search", { text }).catch(() => ({ hits: [] }));
-      if (isWanted) hits.value = answer.hits;
+      const answer = await connection.request("message.search", { text }).catch(() => NOTHING);
+      if (isWanted) found.value = answer;
     }, TYPED_MS);
     return () => {
       isWanted = false;
       clearTimeout(typed);
     };
   }, [text]);
-  if (hits.value.length === 0) return null;
+  const hits = found.value.hits.filter((hit) => hit.type !== "title" || (hit.session_id && !board.entry(hit.task_id)));
   return (
-    <section class="hits">
-      <h2>
-        In transcripts <span class="faint">{hits.value.length}</span>
-      </h2>
-      <ul>
-        {hits.value.map((hit) => (
-          <li key={hit.id}>
-            <a href={pathOf(hit.task_id, hit.session_id)}>
-              <span class="card-title">
-                {board.entry(hit.task_id)?.task.title ?? "Task"}{" "}
-                <span class="faint">
-                  <Ago stamp={hit.created_at} />
-                </span>
-              </span>
-              <span class="excerpt">{hit.excerpt}</span>
-            </a>
-          </li>
-        ))}
-      </ul>
-    </section>
+    <>
+      {hits.length > 0 && (
+        <section class="hits">
+          <h2>
+            In transcripts <span class="faint">{hits.length}</span>
+          </h2>
+          <ul>
+            {hits.map((hit) => (
+              <li key={hit.id}>
+                <HitView hit={hit} />
+              </li>
+            ))}
+          </ul>
+        </section>
+      )}
+      {!found.value.complete && <p class="hits faint">Older messages are still being read in; search again soon.</p>}
+    </>
   );
+}
+
+function HitView({ hit }: { hit: Hit }) {
+  return (
+    <a href={pathOf(hit.task_id, hit.session_id, hit.seq)}>
+      <span class="card-title">
+        {hit.title}{" "}
+        <span class="faint">
+          <Ago stamp={hit.created_at} />
+        </span>
+      </span>
+      <span class="excerpt">{pieces(hit.excerpt, hit.marks).map(marked)}</span>
+    </a>
+  );
+}
+
+function marked({ text, isMarked }: Piece) {
+  return isMarked ? <mark>{text}</mark> : text;
 }

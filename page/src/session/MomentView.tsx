@@ -107,7 +107,8 @@ function useAct(
         return connection.request("message.queue.resume", ids);
       case "rebuild":
         await connection.request("workspace.rebuild", ids);
-        return resumption.resume();
+        if (store.status.value?.state !== "FAILED") return resumption.resume();
+        return connection.request("task.session.recover", { ...ids, action: "resume" });
       case "recover":
         return connection.request("task.session.recover", { ...ids, action: action.how });
       case "log":

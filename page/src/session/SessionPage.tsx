@@ -11,8 +11,15 @@ import { Permissions } from "./PermissionView";
 import { TranscriptView } from "./TranscriptView";
 import { Waiting } from "./Waiting";
 
+interface Properties {
+  readonly taskId: string;
+  readonly sessionId: string;
+  /** Where in the transcript to begin to read; undefined: at its end. */
+  readonly place: number | undefined;
+}
+
 /** A session: its transcript first, whatever its agent does (HIST-4); opening it brings the agent back. */
-export function SessionPage({ taskId, sessionId }: { taskId: string; sessionId: string }) {
+export function SessionPage({ taskId, sessionId, place }: Properties) {
   const { connection, isResumeAutomatic } = useServices();
   const store = useMemo(() => new SessionStore(connection, taskId, sessionId), []);
   const prompts = useMemo(() => new Prompts(connection, taskId, sessionId), []);
@@ -32,7 +39,7 @@ export function SessionPage({ taskId, sessionId }: { taskId: string; sessionId: 
           <Gone words={store.gone.value.message} />
         ) : (
           <>
-            <TranscriptView store={store} agent={agent} />
+            <TranscriptView store={store} agent={agent} place={place} />
             <div class="foot">
               <MomentView store={store} prompts={prompts} resumption={resumption} />
               <Permissions store={store} agent={agent} />

@@ -4,13 +4,20 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { SessionStore } from "../stores/session";
 import type { Chunk } from "../stores/transcript";
 import { MessageView } from "./MessageView";
+import { usePlace } from "./place";
 
 const PINNED_PX = 48;
 const LOAD_PX = 1200;
 const DRAW_PX = 2500;
 
+interface Properties {
+  readonly store: SessionStore;
+  readonly agent: string;
+  readonly place: number | undefined;
+}
+
 /** The transcript: newest at the bottom, where the view stays until somebody scrolls up; older pages come on the way. */
-export function TranscriptView({ store, agent }: { store: SessionStore; agent: string }) {
+export function TranscriptView({ store, agent, place }: Properties) {
   const scroller = useRef<HTMLDivElement>(null);
   const content = useRef<HTMLDivElement>(null);
   const chunks = store.transcript.chunks.value;
@@ -26,6 +33,7 @@ export function TranscriptView({ store, agent }: { store: SessionStore; agent: s
   useKeepPlace(scroller, chunks[0]?.key, end.isPinned);
   useEffect(loadIfNear, [chunks]);
   useNewMessages(store, end.grew);
+  usePlace(store, scroller, place, end.leave);
 
   return (
     <div class="transcript-frame">
@@ -86,7 +94,8 @@ function useEnd(scroller: RefObject<HTMLDivElement | null>, content: RefObject<H
     if (scroller.current) observer.observe(scroller.current);
     return () => observer.disconnect();
   }, []);
-  return { isPinned, isBelow, go, scrolled, grew };
+  const leave = () => (isPinned.current = false);
+  return { isPinned, isBelow, go, scrolled, grew, leave };
 }
 
 /** When older messages come in above, what is being read stays where it is. */
@@ -147,7 +156,11 @@ function ChunkView({ chunk, agent, scroller, before }: ChunkProperties) {
   const entries = chunk.entries.value;
   let author = before?.entries.peek().at(-1)?.peek().author_type;
   return (
-    <div ref={place} style={isNear.value ? { height: "" } : { height: `${height.current}px` }}>
+    <div
+      ref={place}
+      data-first={entries[0]?.peek().seq}
+      style={isNear.value ? { height: "" } : { height: `${height.current}px` }}
+    >
       {isNear.value &&
         entries.map((entry) => {
           const { id, author_type } = entry.peek();

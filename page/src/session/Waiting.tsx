@@ -17,15 +17,21 @@ export function Waiting({ store, prompts }: { store: SessionStore; prompts: Prom
     <ul class="waiting" aria-label="Messages that wait">
       {queue.map(({ message_id: id, content }) => (
         <li key={id}>
-          <span class="faint">Queued</span> <span class="said">{content}</span>
+          <span class="faint">Queued</span>{" "}
+          <span class="text">
+            <span class="said">{content}</span>
+          </span>
           <ActionButton onAct={() => withdraw(id, content)}>Withdraw</ActionButton>
         </li>
       ))}
       {unsent.map(({ id, content, refusal }) => (
         <li key={id}>
           <span class={refusal ? "tone-failed" : "faint"}>{refusal ? "Not sent" : "Sending"}</span>{" "}
-          <span class="said">{content}</span>
-          {refusal && <span class="tone-failed">{refusal}</span>}
+          <span class="text">
+            <span class="said">{content}</span>
+            {refusal && <span class="tone-failed">{refusal}</span>}
+          </span>
+          {refusal && <ActionButton onAct={() => prompts.sendAgain(id)}>Try again</ActionButton>}
           {refusal && <ActionButton onAct={() => prompts.takeBack(id)}>Edit</ActionButton>}
         </li>
       ))}

@@ -1,9 +1,9 @@
 // The tasks, live: each with its newest session's status. What changed is asked for again, a task at a time.
 
 import { computed, signal } from "@preact/signals";
-import type { Answer, BoardEntry, Notification } from "../wire/answers";
+import type { Answer, Notification } from "../wire/answers";
 import type { Connection } from "../wire/connection";
-import type { PermissionRequest } from "../wire/types";
+import type { BoardEntry, PermissionRequest } from "../wire/types";
 import { type Column, type Place, placeOf } from "../words/place";
 
 export interface Card {

@@ -42,6 +42,13 @@ export class Prompts {
     void this.send();
   }
 
+  /** Send a prompt that was refused once more, under its own id. */
+  sendAgain(id: string): void {
+    const refused = this.unsent.value.find((one) => one.id === id);
+    if (refused) this.put({ ...refused, refusal: "" });
+    void this.send();
+  }
+
   /** Take a prompt that was refused out of the way; its text goes back to the draft. */
   takeBack(id: string): void {
     const content = this.unsent.value.find((one) => one.id === id)?.content ?? "";

@@ -23,7 +23,7 @@ class FakeConnection {
     return () => undefined;
   }
 
-  async request(action: string) {
+  async request(action: string, _asked?: unknown): Promise<unknown> {
     this.asked.push(action);
     if (action === "message.get") return { message: message(1, "whole") };
     return this.status;
@@ -156,4 +156,55 @@ test("what is gone says so", () => {
   expect(store.gone.value).toBeUndefined();
   connection.tell("session.state_changed", 2, { old_state: "", new_state: "DELETED", error_message: "" });
   expect(store.gone.value?.message).toMatch(/deleted/);
+});
+
+describe("UI-1 a session that another tab has brought back", () => {
+  const back = { ...STATUS, is_agent_running: true, runtime: "standalone", how: "native", last_turn: null };
+  const again = (status: object) => ({ ...snapshot(1, [], "boot2"), status }) as unknown as Snapshot;
+
+  test("is told in a tab that was open before", () => {
+    store.caughtUp({ ...snapshot(5, []), status: { ...STATUS, last_turn: null } } as unknown as Snapshot);
+    store.caughtUp(again(back));
+    expect(store.returned.value?.how).toBe("native");
+  });
+
+  test.each([
+    ["in the same boot", { ...again(back), boot_id: "boot1" }],
+    ["while the agent is away", again({ ...back, is_agent_running: false })],
+    ["of an agent that outlived the backend", again({ ...back, runtime: "detached" })],
+    ["once a turn came after it", again({ ...back, last_turn: { id: "later" } })],
+  ])("is no news %s", (_when, answer) => {
+    store.caughtUp({ ...snapshot(5, []), status: { ...STATUS, last_turn: null } } as unknown as Snapshot);
+    store.caughtUp(answer as unknown as Snapshot);
+    expect(store.returned.value).toBeUndefined();
+  });
+});
+
+describe("a place far above", () => {
+  const pages = (first: number) => {
+    connection.request = async (action: string, asked?: unknown) => {
+      connection.asked.push(action);
+      if (action !== "message.list") return STATUS as never;
+      const { before, limit } = asked as { before: number; limit: number };
+      const from = Math.max(first, before - limit);
+      const messages = Array.from({ length: before - from }, (_, at) => message(from + at, `entry ${from + at}`));
+      return { messages, has_more: from > 1 } as never;
+    };
+  };
+
+  test("is loaded by pages, and no further", async () => {
+    pages(1);
+    store.caughtUp(snapshot(1, [message(1000, "newest")]));
+    await store.reach(450);
+    expect(store.transcript.firstSeq()).toBe(400);
+    await store.reach(500);
+    expect(connection.asked.filter((one) => one === "message.list")).toHaveLength(3);
+  });
+
+  test("that cannot be reached ends the search", async () => {
+    pages(900);
+    store.caughtUp(snapshot(1, [message(1000, "newest")]));
+    await store.reach(5);
+    expect(store.transcript.firstSeq()).toBe(900);
+  });
 });

@@ -15,6 +15,7 @@ export interface Return {
 }
 
 const PAGE = 50;
+const LARGE_PAGE = 200;
 const ASK_AGAIN_MS = 120;
 
 /** Notifications after which the status has changed in more than the page can tell by itself. */
@@ -54,7 +55,7 @@ export class SessionStore implements Follower {
   private isFollowing = false;
   private changes = 0; // how many notifications have changed the status
   private asked: ReturnType<typeof setTimeout> | undefined;
-  private loading = false;
+  private loading: Promise<void> | undefined;
 
   constructor(
     private readonly connection: Connection,
@@ -86,7 +87,7 @@ export class SessionStore implements Follower {
         },
   ): void {
     batch(() => {
-      if (answer.gap) this.replace(answer);
+      if (answer.gap) this.replaceAll(answer);
       else for (const event of answer.events) this.follow(event);
       this.boot = answer.boot_id;
       this.seq = answer.seq;
@@ -113,22 +114,46 @@ export class SessionStore implements Follower {
     });
   }
 
-  /** Load the page before the oldest message. */
-  async loadEarlier(): Promise<void> {
+  /** Load the page before the oldest message; one at a time. */
+  loadEarlier(limit = PAGE): Promise<void> {
+    this.loading ??= this.load(limit).finally(() => (this.loading = undefined));
+    return this.loading;
+  }
+
+  /** Load older messages until the one with this place is here, or no more come. */
+  async reach(place: number): Promise<void> {
+    while (this.hasEarlier.peek()) {
+      const first = this.transcript.firstSeq() ?? 0;
+      if (first <= place) return;
+      await this.loadEarlier(LARGE_PAGE);
+      if (this.transcript.firstSeq() === first) return;
+    }
+  }
+
+  private async load(limit: number): Promise<void> {
     const before = this.transcript.firstSeq();
-    if (this.loading || before === undefined) return;
-    this.loading = true;
+    if (before === undefined) return;
     try {
-      const page = await this.connection.request("message.list", { session_id: this.sessionId, before, limit: PAGE });
+      const page = await this.connection.request("message.list", { session_id: this.sessionId, before, limit });
       batch(() => {
         this.transcript.prepend(page.messages);
         this.hasEarlier.value = page.has_more;
       });
     } catch {
       // The connection is lost: whoever scrolls asks again.
-    } finally {
-      this.loading = false;
     }
+  }
+
+  private replaceAll(snapshot: Snapshot): void {
+    const lastTurn = this.status.peek()?.last_turn?.id;
+    const isOtherBoot = this.known && snapshot.boot_id !== this.boot;
+    this.replace(snapshot);
+    if (!isOtherBoot) return;
+    // Another tab may have brought the session back before this one heard of it: its agent then began in this boot.
+    const { status } = snapshot;
+    const isBack = status.is_agent_running && status.runtime === "standalone" && status.turn === null;
+    const isNews = isBack && status.last_turn?.id === lastTurn;
+    this.returned.value = isNews ? { how: status.how, lost: "", took_ms: 0, at: Date.now() } : undefined;
   }
 
   private replace(snapshot: Snapshot): void {

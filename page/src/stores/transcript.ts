@@ -38,7 +38,9 @@ export class Transcript {
       .filter(isPlaced)
       .filter((one) => !this.byId.has(one.id))
       .map((one) => this.entry(one));
-    if (entries.length > 0) this.chunks.value = [this.chunk(entries), ...this.chunks.value];
+    const chunks: Chunk[] = [];
+    for (let at = 0; at < entries.length; at += CHUNK) chunks.push(this.chunk(entries.slice(at, at + CHUNK)));
+    if (chunks.length > 0) this.chunks.value = [...chunks, ...this.chunks.value];
   }
 
   /** Add a message, or bring it up to date. One without a place is no part of the transcript (PROMPT-8). */

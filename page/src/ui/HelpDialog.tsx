@@ -6,8 +6,10 @@ import { KEYS } from "./keys";
 /** The keys, and the settings of this browser. */
 export function HelpDialog({ onClose }: { onClose: () => void }) {
   const { isResumeAutomatic, isCalling, said } = useServices();
-  const setCalling = async (isWanted: boolean) => {
+  const setCalling = async (box: HTMLInputElement) => {
+    const isWanted = box.checked;
     isCalling.value = isWanted && (await mayCall());
+    box.checked = isCalling.value; // what did not change is not drawn again
     if (isWanted && !isCalling.value) said.value = "The browser does not allow it for this page.";
   };
   return (
@@ -33,11 +35,7 @@ export function HelpDialog({ onClose }: { onClose: () => void }) {
         Opening a session brings its agent back
       </label>
       <label class="check">
-        <input
-          type="checkbox"
-          checked={isCalling.value}
-          onChange={(event) => void setCalling(event.currentTarget.checked)}
-        />
+        <input type="checkbox" checked={isCalling.value} onChange={(event) => void setCalling(event.currentTarget)} />
         Call me when a task needs me and I am not looking
       </label>
     </Dialog>

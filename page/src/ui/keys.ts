@@ -31,12 +31,18 @@ export function startKeys(actions: KeyActions): void {
     )
       return;
     if (event.key === "Escape") return leave(event.target as HTMLElement);
-    if ((event.target as Element).closest("input, textarea, select, [role=dialog]")) return;
+    if (isTyping(event.target as Element)) return;
     const act = actionOf(event.key, actions);
     if (!act) return;
     event.preventDefault();
     act();
   });
+}
+
+/** A field of a dialog that has just closed keeps the focus until the next frame, and nobody types there. */
+function isTyping(target: Element): boolean {
+  const isField = target.closest("input, textarea, select, [role=dialog]") !== null;
+  return isField && target.closest("dialog:not([open])") === null;
 }
 
 function actionOf(key: string, actions: KeyActions): (() => void) | undefined {

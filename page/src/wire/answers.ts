@@ -1,7 +1,8 @@
 // What each action answers, and what each notification carries (docs/protocol.md); the objects in them are generated.
 
 import type {
-  BoardEntry as RawBoardEntry,
+  BoardEntry,
+  Hit,
   Message,
   PermissionRequest,
   QueuedPrompt,
@@ -14,11 +15,7 @@ import type {
   Turn,
 } from "./types";
 
-export type Status = Omit<SessionStatus, "turn" | "last_turn"> & {
-  readonly turn: Turn | null;
-  readonly last_turn: Turn | null;
-};
-export type BoardEntry = Omit<RawBoardEntry, "status"> & { readonly status: Status | null };
+export type Status = SessionStatus;
 export type Queued = Pick<QueuedPrompt, "message_id" | "content" | "created_at">;
 
 export interface Agent {
@@ -49,15 +46,6 @@ export interface Option {
   readonly type?: string;
   readonly currentValue?: unknown;
   readonly options?: readonly { readonly value: string; readonly name: string }[];
-}
-
-export interface Hit {
-  readonly id: string;
-  readonly session_id: string;
-  readonly task_id: string;
-  readonly created_at: string;
-  readonly author_type: string;
-  readonly excerpt: string;
 }
 
 export interface Snapshot {
@@ -157,7 +145,7 @@ interface Known {
   readonly "message.add": { readonly message: Message };
   readonly "message.get": { readonly message: Message };
   readonly "message.list": { readonly messages: readonly Message[]; readonly has_more: boolean };
-  readonly "message.search": { readonly hits: readonly Hit[] };
+  readonly "message.search": { readonly hits: readonly Hit[]; readonly complete: boolean };
   readonly "permission.list": { readonly permissions: readonly PermissionRequest[] };
   readonly "permission.respond": { readonly permission: PermissionRequest };
 }

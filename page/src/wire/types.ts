@@ -123,8 +123,8 @@ export interface SessionStatus {
   readonly worktree_branch: string;
   readonly updated_at: string;
   readonly interrupted: boolean;
-  readonly turn: Readonly<Record<string, unknown>> | null;
-  readonly last_turn: Readonly<Record<string, unknown>> | null;
+  readonly turn: Turn | null;
+  readonly last_turn: Turn | null;
   readonly stalled_s: number;
   readonly stage: string;
   readonly queued: number;
@@ -172,6 +172,19 @@ export interface LoginView {
   readonly at: string;
   readonly command: string;
   readonly methods: readonly (LoginMethod)[];
+}
+
+export interface Hit {
+  readonly id: string;
+  readonly session_id: string;
+  readonly task_id: string;
+  readonly title: string;
+  readonly seq: number | null;
+  readonly author_type: string;
+  readonly type: string;
+  readonly created_at: string;
+  readonly excerpt: string;
+  readonly marks: readonly (readonly [number, number])[];
 }
 
 export type NothingRequest = object;

@@ -144,6 +144,15 @@ describe("each moment has its fact, what was kept, and buttons", () => {
       ["Try again", "Show log", "Copy details"],
     ],
     [
+      "parked, with the agent's last words",
+      at(
+        { resume_reason: "parked", queue_held: "parked", recover_actions: RECOVER },
+        { notice: notice({ kind: "parked", last_words: "no room left." }) },
+      ),
+      /^Codex ended 5 times in a minute: no room left\.$/,
+      ["Try again", "Show log", "Copy details"],
+    ],
+    [
       "failed",
       at({ state: "FAILED", error: "no such command", recover_actions: ["resume", "fresh_start"] }),
       /could not be started: no such command\./,
@@ -157,6 +166,15 @@ describe("each moment has its fact, what was kept, and buttons", () => {
       at({ queue_held: "mode_not_restored" }),
       /did not take back the mode/,
       ["Go on all the same"],
+    ],
+    [
+      "failed, because the folder is gone; known from the transcript after a reload",
+      at(
+        { state: "FAILED", error: "/x is gone.", recover_actions: ["resume", "fresh_start"] },
+        { notice: notice({ reason: "workspace_missing" }) },
+      ),
+      /^\/x is gone\.$/,
+      ["Rebuild the folder", "Try again", "Copy details"],
     ],
     [
       "held by a stop, prompts wait",

@@ -49,6 +49,8 @@ const RECOVER: Readonly<Record<string, string>> = {
 };
 const LOG = { do: "log", label: "Show log" } as const;
 const TRY_AGAIN = { do: "resume", label: "Try again" } as const;
+const REBUILD = { do: "rebuild", label: "Rebuild the folder" } as const;
+const KEPT_OF_FOLDER = "Commits are kept, uncommitted changes are not.";
 const CANCEL = { do: "cancel", label: "Cancel" } as const;
 const SILENT_WORDS_S = 60;
 
@@ -93,22 +95,25 @@ const stopped: Rule = ({ status }) => {
 };
 
 const failed: Rule = (now) => {
-  const { status, agent, failure } = now;
+  const { status, agent, failure, notice } = now;
   if (status.state !== "FAILED") return undefined;
-  const workspace =
-    failure?.reason === "workspace_missing" ? [{ do: "rebuild", label: "Rebuild the folder" } as const] : [];
+  if (failure?.reason === "workspace_missing" || notice?.metadata["reason"] === "workspace_missing") {
+    const actions = [REBUILD, ...recovering(status.recover_actions, {}, ["resume"]), details(now, status.error)];
+    return { tone: "failed", fact: sentence(status.error), kept: KEPT_OF_FOLDER, actions };
+  }
   return {
     tone: "failed",
     fact: `${agent} could not be started: ${sentence(status.error)}`,
     kept: "The conversation is kept.",
-    actions: [...workspace, ...recovering(status.recover_actions), LOG, details(now, status.error)],
+    actions: [...recovering(status.recover_actions), LOG, details(now, status.error)],
   };
 };
 
 const parked: Rule = (now) => {
   const { status, agent, notice } = now;
   if (status.resume_reason !== "parked" && status.queue_held !== "parked") return undefined;
-  const last = typeof notice?.metadata["stderr"] === "string" ? `: ${notice.metadata["stderr"].trim()}` : ".";
+  const words = notice?.metadata["last_words"];
+  const last = typeof words === "string" && words ? `: ${words}` : ".";
   const actions = [...recovering(status.recover_actions, {}, ["resume"]), LOG, details(now, notice?.content ?? "")];
   return { tone: "failed", fact: `${agent} ended 5 times in a minute${last}`, kept: "Nothing was deleted.", actions };
 };
@@ -174,8 +179,7 @@ const couldNot: Rule = (now) => {
   const { resumption, failure, agent } = now;
   if (resumption !== "error" || failure === undefined) return undefined;
   if (failure.reason === "workspace_missing") {
-    const actions = [{ do: "rebuild", label: "Rebuild the folder" } as const, TRY_AGAIN];
-    return { tone: "failed", fact: failure.message, kept: "Commits are kept, uncommitted changes are not.", actions };
+    return { tone: "failed", fact: failure.message, kept: KEPT_OF_FOLDER, actions: [REBUILD, TRY_AGAIN] };
   }
   const facts: Readonly<Record<string, string>> = {
     in_use: "This conversation is open in another program.",

@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
-import type { BoardEntry, Status } from "../wire/answers";
+import type { Status } from "../wire/answers";
+import type { BoardEntry } from "../wire/types";
 import { placeOf } from "./place";
 
 function entry(state: string, status: Partial<Status> | null): BoardEntry {

@@ -1,6 +1,6 @@
 // Where a task stands on the board, and the words and the shape that say so.
 
-import type { BoardEntry } from "../wire/answers";
+import type { BoardEntry } from "../wire/types";
 import { stageWords } from "./stages";
 
 export type Column = "needs" | "working" | "review" | "done";

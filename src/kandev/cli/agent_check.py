@@ -29,7 +29,7 @@ from kandev.errors import KandevError, TimedOut
 STEP_S = 240.0  # for one step: a model may think, and an agent may unpack itself at its first start
 COUNT_TO = 500
 SEEN_CHARS = 400
-NOT_RESTORED = "memory is not restored; the conversation can be given as recap"
+NOT_RESTORED = "memory is not restored; the conversation can be given as a summary"
 _BEFORE_THE_AGENT = frozenset({"checking", "workspace"})
 NOBODYS_ID = "11111111-2222-4333-8444-555555555555"
 _QUIET = Output(as_json=True)
@@ -127,7 +127,7 @@ class _Check:
             await self._step("prompt: recorded conversation", self._remembers)
         else:
             await self._step("resume", self._boot_idle)
-            await self._step("recap, prompt", self._remembers_recap)
+            await self._step("summary, prompt", self._remembers_recap)
         await self._step("transcript", self._transcript)
         if session.native_session_resume or by_command_line:
             await self._step("an id it does not know", self._unknown_id)
@@ -238,7 +238,7 @@ class _Check:
         outcome = await self._wait_for("task.session.recover", action="recap")
         if outcome.get("error"):
             raise _StepFailed(str(outcome["error"]))
-        return await self._asked_for_the_word("it did not find the word in the recap")
+        return await self._asked_for_the_word("it did not find the word in the summary")
 
     async def _transcript(self) -> str:
         messages = await self._messages()

@@ -10,12 +10,12 @@ from kandev.cli.run import Connected, backend_command
 
 @click.command()
 @id_argument
-@click.option("--agent", metavar="NAME", help="Another agent, which gets the recap: only the same one can copy.")
+@click.option("--agent", metavar="NAME", help="Another agent, which gets a summary: only the same one can copy.")
 @backend_command
 async def fork(context: Connected, *, prefix: str, agent: str | None) -> None:
     """Make another session that begins where this one stands, in a worktree of its own.
 
-    It begins as the agent's own copy, where the agent can copy, else with the recap in its first message.
+    It begins as the agent's own copy, where the agent can copy, else with a summary in its first message.
     """
     names = await context.names(prefix)
     request: dict[str, Any] = {"task_id": names.task_id, "from_session_id": names.session_id}

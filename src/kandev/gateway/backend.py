@@ -10,6 +10,7 @@ from kandev.orchestrator.deletion import Deletion
 from kandev.orchestrator.messages import MessageService
 from kandev.orchestrator.permissions import PermissionService
 from kandev.orchestrator.recovery import Recovery
+from kandev.orchestrator.search import Search
 from kandev.orchestrator.session_settings import SessionSettings
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.tasks import TaskService
@@ -29,6 +30,7 @@ class Backend(Protocol):
     catalog: Catalog
     messages: MessageService
     permissions: PermissionService
+    search: Search
 
     def snapshot(self, session_id: str) -> Mapping[str, Any]:
         """Return what a subscriber must know of a session now. Synchronous, so that it fits the hub's number."""

@@ -33,8 +33,9 @@ async def message_get(context: Context, request: r.MessageRef) -> Payload:
 
 
 async def message_search(context: Context, request: r.MessageSearch) -> Payload:
-    """Search the transcripts of one task, or of all."""
-    return {"hits": await context.backend.messages.search(request.text, request.task_id)}
+    """Search titles and transcripts of one task, or of all."""
+    found = await context.backend.search.find(request.text, request.task_id)
+    return {"hits": found.hits, "complete": found.complete}
 
 
 async def queue_list(context: Context, request: r.SessionRef) -> Payload:

@@ -15,6 +15,8 @@ from kandev.store.database import Tx
 from kandev.store.rows import message_args, message_from_row
 
 TOOL_DONE = frozenset({"completed", "failed"})
+SEARCHED = frozenset({"message", "thinking"})
+"""Types of messages that a search finds, once they are closed."""
 
 
 class Superseded(KandevError):
@@ -52,6 +54,8 @@ class PutMessages:
     def __call__(self, tx: Tx, applied: Applied) -> None:
         """Write them and publish each."""
         tx.many(self.statement, map(message_args, self.messages.values()))
+        if noted := [{"message_id": message.id} for message in self.messages.values() if _is_searched(message)]:
+            tx.many("search_note", noted)
         for message in self.messages.values():
             if message.id in self.streamed:
                 self._tell_stream(message, applied)
@@ -73,6 +77,10 @@ class PutMessages:
             message_event("session.message.updated", message, self.task_id),
         )
         applied.closed.append(message)
+
+
+def _is_searched(message: Message) -> bool:
+    return message.type in SEARCHED and "streaming" not in message.metadata
 
 
 def message_event(action: str, message: Message, task_id: str) -> Event:
@@ -104,6 +112,7 @@ def close_change(message_id: str, task_id: str) -> Change:
         tx.run("message_parts_delete", message_id=message_id)
         if row is None:
             return
+        tx.run("search_note", message_id=message_id)
         message = message_from_row(row)
         applied.closed.append(message)
         applied.events.append(message_event("session.message.updated", message, task_id))

@@ -1,7 +1,7 @@
 """Messages and the queue: what a person wrote is durable before it is acknowledged (PROMPT-1)."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -29,7 +29,6 @@ from kandev.store.store import Store
 
 EXPORT_PAGE = 200
 NEWEST = 1 << 62
-SEARCH_LIMIT = 50
 AGAIN = "again-"
 """Before the id of a turn: the client id of the message that sends its prompt again."""
 INTERRUPTED_LIMIT = 10
@@ -95,11 +94,6 @@ class MessageService:
     async def get(self, message_id: str) -> Message:
         """Return one message whole."""
         return self._store.message(message_id)
-
-    async def search(self, text: str, task_id: str | None) -> Sequence[dict[str, Any]]:
-        """Return where a text occurs in messages, newest first."""
-        rows = await self._store.database.scan("messages_search", text=text, task_id=task_id or "", limit=SEARCH_LIMIT)
-        return [dict(row) for row in rows]
 
     async def queue(self, session_id: str) -> tuple[Sequence[QueuedPrompt], str]:
         """Return what is queued, and why the queue is held ('' is open)."""
@@ -217,6 +211,13 @@ def new_prompt(session_id: str, content: str, client_message_id: str | None) -> 
     )
 
 
+def queue_prompt(tx: Tx, message: Message) -> None:
+    """Store a new prompt as the last of its queue."""
+    tx.run("message_insert", **message_args(message))
+    tx.run("search_note", message_id=message.id)
+    tx.run("queue_insert_last", message_id=message.id, session_id=message.session_id, created_at=message.created_at)
+
+
 def _add_job(tx: Tx, session: TaskSession, message: Message) -> tuple[Message, list[Event]]:
     """Store message and queue entry. Two requests with one client id: the second finds the first (PROMPT-2)."""
     if message.client_message_id:
@@ -227,7 +228,6 @@ def _add_job(tx: Tx, session: TaskSession, message: Message) -> tuple[Message, l
     if current is None:
         raise NotFound(f"There is no session {session.id}.", id=session.id)
     refuse_ended(msgspec.structs.replace(session, state=SessionState(current["state"]), intent=current["intent"]))
-    tx.run("message_insert", **message_args(message))
-    tx.run("queue_insert_last", message_id=message.id, session_id=session.id, created_at=message.created_at)
+    queue_prompt(tx, message)
     events = hold_queue(tx, session.id, HoldReason.OPEN) if current["queue_held"] != HoldReason.PARKED else []
     return message, events or [queue_event(tx, session.id, session.task_id)]

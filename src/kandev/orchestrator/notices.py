@@ -1,5 +1,6 @@
 """What the server itself says in a transcript: what happened, what was kept, what to do next (UI-4)."""
 
+import re
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ from kandev.domain.models import Event, Message, SessionId, TurnId, new_message_
 from kandev.lifecycle.batch import message_event
 from kandev.lifecycle.effects import AgentExited, CompleteStreamEvent, Notice, PromptFailed
 from kandev.protocols.acp import error_text
+from kandev.protocols.jsonrpc import clean_text
 from kandev.store.database import Tx
 from kandev.store.rows import message_args
 from kandev.store.store import Store
@@ -27,9 +29,12 @@ ON_PURPOSE = {
 }
 NEWEST = 1 << 62
 KEPT_TIMES = 20
+LAST_WORDS = 200
+SENTENCE_ENDS = (".", "!", "?", "…")
+_NOT_PRINTED = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x1f\x7f-\x9f]")
 _AFTER_REJECTION = (
     "The transcript here is complete; the agent's own memory of it is not available. Your next message starts a new "
-    "agent session; or continue with a recap, or try the old session again."
+    "agent session; or continue with a summary, or try the old session again."
 )
 
 
@@ -111,7 +116,7 @@ def of_exit(exited: AgentExited, *, unsent: bool, cancelled: bool, parked: bool)
             status("interrupted", text, "send_again", turn_id=exited.turn_id, ended_by=_ended_by(exited), **details)
         )
     if parked:
-        said.append(parked_notice())
+        said.append(parked_notice(exited.stderr))
     return said
 
 
@@ -121,13 +126,26 @@ def _ended_by(exited: AgentExited) -> str:
     return "backend" if exited.why in {"backend_killed", "stopping"} else exited.why or by_itself
 
 
-def parked_notice() -> Notice:
-    """STATE-5: a person tries again, nobody else."""
+def parked_notice(said: str) -> Notice:
+    """STATE-5: a person tries again, nobody else. `said` is what the agent, or the start of it, said in the end."""
+    words = last_words(said)
     content = (
-        f"The agent ended {PARK_FAILURES} times within a minute, so it is not started again by itself. Everything is "
-        "kept. Look at `kandev logs`, mend the cause, then recover."
+        f"The agent ended {PARK_FAILURES} times within a minute, so it is not started again by itself."
+        f"{f' Its last words: {words}' if words else ''} Everything is kept. Look at `kandev logs`, mend the cause, "
+        "then recover."
     )
-    return status("parked", content, "resume", "fresh_start", "recap")
+    return status("parked", content, "resume", "fresh_start", "recap", last_words=words)
+
+
+def last_words(said: str) -> str:
+    """Return the last line of a text that says something, cut after 200 characters, as a sentence; '' for none."""
+    plain = (_NOT_PRINTED.sub(" ", clean_text(line)).strip() for line in said.splitlines())
+    lines = [line for line in plain if any(map(str.isalnum, line))]
+    if not lines:
+        return ""
+    line = lines[-1]
+    cut = line if len(line) <= LAST_WORDS else line[:LAST_WORDS].rstrip() + "…"
+    return cut if cut.endswith(SENTENCE_ENDS) else f"{cut}."
 
 
 def _how_it_ended(exited: AgentExited) -> str:
@@ -191,7 +209,7 @@ def of_completion(done: CompleteStreamEvent) -> list[Notice]:
     if done.silent and done.stop_reason != "cancelled":
         text = "The agent ended the turn without a word."
         if done.restored:
-            text += " It was just restored and may have lost its memory; you can continue with a recap."
+            text += " It was just restored and may have lost its memory; you can continue with a summary."
             said.append(status("empty_turn", text, "recap"))
         else:
             said.append(status("empty_turn", text))

@@ -27,7 +27,7 @@ from kandev.domain.models import (
     now,
 )
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable
+from kandev.errors import AgentError, Conflict, KandevError, RequestFailed, Unavailable, WorkspaceMissing
 from kandev.lifecycle.effects import Notice
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import Started
@@ -74,7 +74,7 @@ async def record_failure(
     notice = _notice(cause, error, login=login, words=words)
     said = [notices.placed_or_counted(store, session.id, notice)] if notice else []
     if cause in COUNTED and next_failure_parks(session):
-        said.append(notices.placed_notice(store, session.id, notices.parked_notice()))
+        said.append(notices.placed_notice(store, session.id, notices.parked_notice(_said_last(error, words))))
     stored = start.outcome(error=error.message, reason=str(cause))
 
     def job(tx: Tx) -> list[Event]:
@@ -177,7 +177,7 @@ def _notice(cause: FailureCause, error: KandevError, *, login: LoginView, words:
     return Notice(
         type="error" if cause is FailureCause.START_FAILED else "status",
         content=text,
-        metadata={"kind": str(cause), "actions": list(actions), **_died_details(error)},
+        metadata={"kind": str(cause), "actions": list(actions), **_details(error)},
     )
 
 
@@ -185,6 +185,11 @@ def _in_its_words(error: KandevError, row: ExecutorRunning | None) -> str:
     """Return what the agent said, without the token (TOK-9)."""
     raw = error.error if isinstance(error, RequestFailed) else None
     return error_text(raw, hide=row.resume_token if row else "") if raw else error.message
+
+
+def _said_last(error: KandevError, words: str) -> str:
+    """Return what the agent itself said before its start failed, '' where only we have something to say."""
+    return str(error.details.get("stderr") or (words if isinstance(error, RequestFailed) else ""))
 
 
 def _what_it_did(error: KandevError) -> str:
@@ -198,6 +203,11 @@ def _owner(error: KandevError) -> str:
 
 def _died_details(error: KandevError) -> dict[str, Any]:
     return {key: error.details[key] for key in ("exit_code", "stderr") if error.details.get(key)}
+
+
+def _details(error: KandevError) -> dict[str, Any]:
+    gone = {"reason": error.reason} if isinstance(error, WorkspaceMissing) else {}
+    return {**_died_details(error), **gone}
 
 
 def how_it_came_up(started: Started, session: TaskSession, *, launch: bool) -> str:
@@ -220,7 +230,7 @@ def ready_notices(started: Started, how: str, execution: AgentExecution) -> list
             notices.status(
                 "cannot_restore",
                 f"A new agent session was started: {restored.reason}. The transcript is kept; {restored.lost} is not "
-                "available. You can continue with a recap.",
+                "available. You can continue with a summary.",
                 "recap",
             )
         )
@@ -229,7 +239,7 @@ def ready_notices(started: Started, how: str, execution: AgentExecution) -> list
             notices.status(
                 "resumed",
                 f"{execution.config.display_name} was started again and does not remember this conversation. "
-                "The transcript is kept. You can continue with a recap.",
+                "The transcript is kept. You can continue with a summary.",
                 "recap",
             )
         )

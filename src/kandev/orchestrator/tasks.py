@@ -27,12 +27,12 @@ from kandev.domain.resume import FORK_OF
 from kandev.domain.states import SessionEvent, TaskEvent
 from kandev.errors import Conflict, Invalid, NotFound
 from kandev.orchestrator.deletion import BY_TASK
-from kandev.orchestrator.messages import new_prompt
+from kandev.orchestrator.messages import new_prompt, queue_prompt
 from kandev.orchestrator.task_operations import TaskOperations
 from kandev.orchestrator.transitions import move_session, move_task
 from kandev.orchestrator.views import CreateTask, SessionView, session_view
 from kandev.store.database import Tx
-from kandev.store.rows import from_row, message_args, to_json
+from kandev.store.rows import from_row, to_json
 from kandev.store.store import Store
 from kandev.worktrees import Workspace, Worktrees, plan_empty, plan_in_place, plan_worktree
 
@@ -309,9 +309,7 @@ class _CreateJob:
             tx.run("executor_set_metadata", session_id=session.id, metadata=metadata, now=session.created_at)
         tx.one("session_set_held", id=session.id, queue_held=hold)
         if prompt:
-            message = new_prompt(session.id, prompt, None)
-            tx.run("message_insert", **message_args(message))
-            tx.run("queue_insert_last", message_id=message.id, session_id=session.id, created_at=message.created_at)
+            queue_prompt(tx, new_prompt(session.id, prompt, None))
         payload = {"task_id": session.task_id, "session_id": session.id}
         return [Event(action="task.updated", task_id=session.task_id, payload=payload)]
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from kandev.domain.known_agents import LoginView
-from kandev.domain.models import ExecutorRunning, TaskSession
+from kandev.domain.models import ExecutorRunning, TaskSession, Turn
 
 
 class CreateTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +72,8 @@ class SessionStatus(msgspec.Struct, frozen=True, kw_only=True):
     worktree_branch: str
     updated_at: str
     interrupted: bool
-    turn: dict[str, Any] | None
-    last_turn: dict[str, Any] | None
+    turn: Turn | None
+    last_turn: Turn | None
     stalled_s: float
     stage: str
     queued: int

@@ -285,12 +285,39 @@ FROM messages WHERE session_id = :session_id AND seq > :after ORDER BY seq LIMIT
 -- name: messages_max_seq
 SELECT coalesce(max(seq), 0) AS seq FROM messages WHERE session_id = :session_id AND seq IS NOT NULL;
 
--- name: messages_search
-SELECT messages.id, messages.session_id, task_sessions.task_id, messages.seq, messages.author_type, messages.type,
-    messages.created_at, substr(messages.content, max(1, instr(lower(messages.content), lower(:text)) - 60), 200) AS excerpt
-FROM messages JOIN task_sessions ON task_sessions.id = messages.session_id
-WHERE instr(lower(messages.content), lower(:text)) > 0 AND (:task_id = '' OR task_sessions.task_id = :task_id)
-ORDER BY messages.created_at DESC LIMIT :limit;
+-- ---- search
+
+-- name: search_note
+INSERT OR IGNORE INTO searchable (message_id) VALUES (:message_id);
+
+-- name: search_waiting
+SELECT max(id) AS last FROM (SELECT id FROM searchable
+    WHERE id > (SELECT indexed_to FROM search_progress) ORDER BY id LIMIT :limit);
+
+-- name: search_fill
+INSERT INTO search_index (rowid, title, content) SELECT id, title, content FROM search_texts
+WHERE id > (SELECT indexed_to FROM search_progress) AND id <= :last;
+
+-- name: search_advance
+UPDATE search_progress SET indexed_to = :last;
+
+-- name: search_messages
+SELECT messages.id, messages.session_id, tasks.id AS task_id, tasks.title, messages.seq, messages.author_type,
+    messages.type, messages.created_at, snippet(search_index, 1, char(2), char(3), '…', 24) AS marked
+FROM search_index JOIN searchable ON searchable.id = search_index.rowid
+JOIN messages ON messages.id = searchable.message_id JOIN task_sessions ON task_sessions.id = messages.session_id
+JOIN tasks ON tasks.id = task_sessions.task_id
+WHERE search_index MATCH :query AND messages.seq IS NOT NULL AND (:task_id = '' OR tasks.id = :task_id)
+ORDER BY search_index.rowid DESC LIMIT :limit;
+
+-- name: search_titles
+SELECT tasks.id, coalesce((SELECT id FROM task_sessions WHERE task_id = tasks.id
+        ORDER BY created_at DESC, id DESC LIMIT 1), '') AS session_id,
+    tasks.id AS task_id, tasks.title, NULL AS seq, 'user' AS author_type, 'title' AS type, tasks.created_at,
+    snippet(search_index, 0, char(2), char(3), '…', 24) AS marked
+FROM search_index JOIN searchable ON searchable.id = search_index.rowid JOIN tasks ON tasks.id = searchable.title_of
+WHERE search_index MATCH :query AND (:task_id = '' OR tasks.id = :task_id)
+ORDER BY search_index.rowid DESC LIMIT :limit;
 
 -- ---- queue
 

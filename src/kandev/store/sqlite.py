@@ -54,13 +54,11 @@ class SqliteDatabase:
     def open(cls, path: Path, statements: Statements, migrations_dir: Path) -> Self:
         """Open or make the database at `path` (0600), and migrate it. Blocks; meant for before the port opens.
 
-        Raises Conflict (reasons `foreign_database`, `newer_database`, `sqlite_too_old`, `no_wal`), StorageFull,
-        StorageLocked, and sqlite3.Error for a migration that fails. Copies go to `backups/` beside the file.
+        Raises Conflict (reasons `foreign_database`, `newer_database`, `sqlite_too_old`, `no_search`, `no_wal`),
+        StorageFull, StorageLocked, and sqlite3.Error for a migration that fails. Copies go to `backups/` beside the
+        file.
         """
-        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-            raise Conflict(
-                f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or later is needed.", reason="sqlite_too_old"
-            )
+        _check_library()
         check_owner(path)
         with contextlib.ExitStack() as undo, _failures(path):
             _make_private(path)
@@ -169,6 +167,16 @@ class _AnyArguments(dict[str, None]):
 
     def __missing__(self, key: str) -> None:
         return None
+
+
+def _check_library() -> None:
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        raise Conflict(f"SQLite {sqlite3.sqlite_version} is too old; 3.37 or later is needed.", reason="sqlite_too_old")
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        try:
+            connection.execute("CREATE VIRTUAL TABLE probe USING fts5 (content)")
+        except sqlite3.OperationalError as exc:
+            raise Conflict("This Python's SQLite has no full-text search (FTS5).", reason="no_search") from exc
 
 
 def _connect(path: Path, busy_ms: int) -> sqlite3.Connection:
