@@ -3,7 +3,8 @@
 SESSION/            mounted
     token           what every request to agentctl must carry, 0600
     arguments       of agentctl, for the next start of the container; one on each line
-    home/           the agent's home: its sessions last as long as this session, its login comes from the user's
+    home/           the agent's home: its sessions last as long as this session, its login comes from the user's,
+                    and who the user is for git
     INSTANCE/       journal and socket of one instance
 """
 
@@ -12,11 +13,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterable, Mapping
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from kandev.agents.home_files import locate
+from kandev.domain.constants import GIT_S
+from kandev.worktrees.git import LOCAL_VARIABLES
 
 __all__ = ["ContainerFiles", "port_inside"]
 
@@ -99,6 +103,15 @@ class ContainerFiles:
             shutil.copy2(source, target)
             target.chmod(0o600)
 
+    def bring_identity(self, cwd: str, environ: Mapping[str, str]) -> None:
+        """Tell git in there who commits here, where an earlier start, or the agent, has not told it."""
+        target = self.home / ".gitconfig"
+        if target.exists() or not cwd:
+            return
+        for name in ("user.name", "user.email"):
+            if value := _git(["-C", cwd, "config", "--get", name], environ):
+                _git(["config", "--file", str(target), name, value], environ)
+
     def give_to(self, uid: int, gid: int) -> None:
         """Let the container's user own the directory, where this process may say so."""
         if os.geteuid() != 0 or (uid, gid) == (0, 0):
@@ -110,6 +123,16 @@ class ContainerFiles:
     def remove(self) -> None:
         """Remove it all, the agent's own memory too."""
         shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def _git(words: Sequence[str], environ: Mapping[str, str]) -> str:
+    env = {name: value for name, value in environ.items() if name not in LOCAL_VARIABLES}
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(
+            ["git", *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False
+        )
+        return done.stdout.decode(errors="replace").strip()
+    return ""
 
 
 def _write(path: Path, text: str) -> None:

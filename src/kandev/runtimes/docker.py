@@ -102,6 +102,7 @@ class DockerRuntime:
             listens_on_network=publishes_port(self._config),
         )
         files.bring_login(request.credentials, self._environ)
+        files.bring_identity(request.cwd, self._environ)
         uid, _, gid = user_of(self._config).partition(":")
         if uid.isdecimal():
             files.give_to(int(uid), int(gid) if gid.isdecimal() else int(uid))
