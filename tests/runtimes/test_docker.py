@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
+from kandev.agentctl import API_VERSION
+from other_version import write_version
 from runtimes.contained import Contained
 from runtimes.engine import DockerEngine
 from wire_client import CallFailed
@@ -195,3 +197,22 @@ async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend
             created = await client.call("task.create", request)
             with pytest.raises(CallFailed, match=words):
                 await client.call("task.session.start", {"session_id": created["session"]["id"]})
+
+
+async def test_a_container_of_an_older_version_is_replaced_when_it_cannot_be_talked_to(
+    docker_backend: Backend, engine: DockerEngine, tmp_path: Path
+) -> None:
+    """A container keeps the agentctl that it was made with: the next version talks to it, the one after makes a new."""
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        container = session.container
+    for step in (1, 2):
+        await docker_backend.stop()
+        docker_backend.environment["PYTHONPATH"] = write_version(tmp_path / str(step), API_VERSION + step)
+        engine.docker("stop", container)
+        await docker_backend.start()
+        async with docker_backend.client() as client:
+            await session.follow(client)
+            assert "apple" in await session.say("what is the word?")
+            assert (session.container == container) == (step == 1)
+            assert (await session.status())["how"] == "native"

@@ -21,6 +21,7 @@ from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
 from kandev.runtimes.container_spec import (
+    ARCHIVE,
     container_name,
     container_spec,
     home_labels,
@@ -79,7 +80,7 @@ class DockerRuntime:
     @property
     def place(self) -> Place:
         """A container: its own Python and its own environment."""
-        return Place(python="python3", demo_agent=(str(self._archive), "demo-agent"), own_environment=True)
+        return Place(python="python3", demo_agent=(ARCHIVE, "demo-agent"), own_environment=True)
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
         """Start the session's container, which is made where there is none. Raises AgentctlError, Conflict."""
@@ -90,8 +91,21 @@ class DockerRuntime:
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
         await asyncio.to_thread(self._prepare, files, request)
-        container = await self._started(container, request, files)
-        return await self._first_answer(container, files, request.instance_id)
+        started = await self._started(container, request, files)
+        instance = await self._first_answer(started, files, request.instance_id)
+        if container is not None and not await self._is_spoken(instance):
+            await self._engine.remove(started)
+            started = await self._started(None, request, files)
+            instance = await self._first_answer(started, files, request.instance_id)
+        return instance
+
+    async def _is_spoken(self, instance: Instance) -> bool:
+        """Whether we can talk to the agentctl in a container, which keeps the one that it was made with."""
+        client = self.connect(instance)
+        try:
+            return (await client.status()).is_spoken
+        finally:
+            await client.aclose()
 
     def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
         _ = self._archive  # built here, in a thread, at the first start
