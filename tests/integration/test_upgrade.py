@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from kandev.agentctl import API_VERSION
 from other_version import write_version
 
 HELD = {"match": "^wait$", "steps": [{"text": "before "}, {"mark": "held"}, {"gate": "go"}, {"text": "after"}]}
-SCRIPT = {"on": {"session/prompt": [HELD]}}
+SCRIPT: dict[str, Any] = {"on": {"session/prompt": [HELD]}}
 
 
 @pytest.fixture
