@@ -33,6 +33,7 @@ from kandev.runtimes.detached import ANSWER_S, attachable
 from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import Container, DockerEngine
 from kandev.runtimes.local import stop_agent
+from kandev.runtimes.session_files import sessions_in
 
 __all__ = ["DockerRuntime"]
 
@@ -197,7 +198,7 @@ class DockerRuntime:
 
     async def recover_instances(self) -> list[Instance]:
         """Return the instances in running containers of this home whose agent runs; ports are looked up again."""
-        if not self._sessions():
+        if not sessions_in(self._directory):
             return []  # and the engine is not asked, nor its client loaded
         containers = await self._engine.list(home_labels(self._home))
         asked = await asyncio.gather(*(self._attachable(one) for one in containers if one.running))
@@ -205,7 +206,7 @@ class DockerRuntime:
 
     async def _attachable(self, container: Container) -> Instance | None:
         session_id = container.labels.get("kandev.session_id", "")
-        files = self._files(session_id) if session_id in self._sessions() else None
+        files = self._files(session_id) if session_id in sessions_in(self._directory) else None
         told = await self._engine.find(container.id)
         if files is None or told is None or not files.instance_id:
             return None
@@ -250,7 +251,7 @@ class DockerRuntime:
 
     async def strays(self, named: Named) -> list[Instance]:
         """Remove containers and directories of sessions that are gone; no instance remains to be ended."""
-        for session_id in self._sessions():
+        for session_id in sessions_in(self._directory):
             if not named.has_session(session_id):
                 await self.forget_session(session_id)
         return []
@@ -288,7 +289,7 @@ class DockerRuntime:
 
     def _not_configured(self, image: str) -> str:
         if not image:
-            return "No image is configured: set image in [runtimes.docker] (docs/operations.md)."
+            return "No image is configured: set image in [runtimes.docker] (docs/runtimes.md)."
         if not self._engine.address.startswith("unix://"):
             return f"The engine at {self._engine.address} is not on this machine: directories cannot be mounted there."
         return ""
@@ -303,11 +304,6 @@ class DockerRuntime:
 
     def _files_of(self, instance: Instance) -> ContainerFiles:
         return self._files(Path(instance.directory).parent.name)
-
-    def _sessions(self) -> list[str]:
-        if not self._directory.is_dir():
-            return []
-        return [path.name for path in self._directory.iterdir() if path.is_dir() and path.name.isalnum()]
 
     async def _find(self, session_id: str) -> Container | None:
         """Return the session's container. Raises Conflict for one of that name that another home made (CONT-3)."""
