@@ -128,14 +128,14 @@ async def test_git_works_inside_and_hooks_and_config_cannot_be_changed(
 ) -> None:
     """The worktree and the repository's objects are writable at their own paths, as the user; what git runs is not."""
     repository = new_repository(tmp_path / "repository")
-    (docker_backend.user_home / ".gitconfig").write_text('[user]\nname = "A \\"B\\" C"\nemail = a@localhost\n')
+    (docker_backend.user_home / ".gitconfig").write_text('[user]\nname = "Ä \\"B\\" C"\nemail = a@localhost\n')
     async with docker_backend.client() as client:
         session = await Contained.create(docker_backend, engine, client, repository_path=str(repository))
         worktree = (await session.status())["worktree_path"]
         inside = ("exec", "-w", worktree, session.container)
         engine.docker(*inside, "sh", "-c", "echo text > file && git add file")
         engine.docker(*inside, "git", "commit", "-q", "-m", "from inside")
-        assert git("-C", worktree, "log", "--format=%s, %an").splitlines() == ['from inside, A "B" C', "first, x"]
+        assert git("-C", worktree, "log", "--format=%s, %an").splitlines() == ['from inside, Ä "B" C', "first, x"]
         for path in (repository / ".git/hooks/evil", repository / ".git/config", Path(worktree) / ".git"):
             with pytest.raises(AssertionError, match="Read-only"):
                 engine.docker(*inside, "sh", "-c", f"echo x >> {path}")

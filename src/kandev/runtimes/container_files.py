@@ -9,17 +9,15 @@ SESSION/            mounted
 """
 
 import contextlib
+import json
 import os
 import shutil
-import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from kandev.agents.home_files import locate
-from kandev.domain.constants import GIT_S
 from kandev.runtimes.session_files import PRIVATE, SessionFiles, write_private
-from kandev.worktrees.git import LOCAL_VARIABLES
 
 __all__ = ["ContainerFiles", "port_inside"]
 
@@ -83,14 +81,13 @@ class ContainerFiles(SessionFiles):
             shutil.copy2(source, target)
             target.chmod(0o600)
 
-    def bring_identity(self, cwd: str, environ: Mapping[str, str]) -> None:
-        """Tell git in there who commits here, where an earlier start, or the agent, has not told it."""
+    def bring_identity(self, name: str, email: str) -> None:
+        """Tell git in there who commits, where an earlier start, or the agent, has not told it."""
         target = self.home / ".gitconfig"
-        if target.exists() or not cwd:
-            return
-        for name in ("user.name", "user.email"):
-            if value := _git(["-C", cwd, "config", "--get", name], environ):
-                _git(["config", "--file", str(target), name, value], environ)
+        told = {key: value for key, value in (("name", name), ("email", email)) if value and value.isprintable()}
+        if told and not target.exists():
+            lines = [f"\t{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in told.items()]
+            write_private(target, "\n".join(["[user]", *lines, ""]))
 
     def give_to(self, uid: int, gid: int) -> None:
         """Let the container's user own the directory, where this process may say so."""
@@ -99,13 +96,3 @@ class ContainerFiles(SessionFiles):
         for directory, _, names in os.walk(self.directory):
             for path in (directory, *(os.path.join(directory, name) for name in names)):
                 os.chown(path, uid, gid, follow_symlinks=False)
-
-
-def _git(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    env = {name: value for name, value in environ.items() if name not in LOCAL_VARIABLES}
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(
-            ["git", *words], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=GIT_S, check=False
-        )
-        return done.stdout.decode(errors="replace").strip()
-    return ""

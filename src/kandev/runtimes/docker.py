@@ -15,8 +15,8 @@ from kandev.agentctl.platform import boot_id
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import DockerConfig
-from kandev.domain.constants import AGENTCTL_READY_S
-from kandev.errors import AgentctlError, Conflict
+from kandev.domain.constants import AGENTCTL_READY_S, Timing
+from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
@@ -34,6 +34,7 @@ from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import Container, DockerEngine
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.session_files import sessions_in
+from kandev.worktrees.git import Git
 
 __all__ = ["DockerRuntime"]
 
@@ -91,7 +92,7 @@ class DockerRuntime:
         container = await self._find(request.session_id)
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
-        await asyncio.to_thread(self._prepare, files, request)
+        await asyncio.to_thread(self._prepare, files, request, await self._committer(request.cwd))
         started = await self._started(container, request, files)
         instance = await self._first_answer(started, files, request.instance_id)
         if container is not None and not await self._is_spoken(instance):
@@ -108,7 +109,16 @@ class DockerRuntime:
         finally:
             await client.aclose()
 
-    def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
+    async def _committer(self, cwd: str) -> Sequence[str]:
+        """Return name and email with which the user commits there; '' for what git was not told."""
+        git = Git(self._directory, environ=self._environ, timing=Timing())
+        try:
+            asked = [await git.ask(Path(cwd), "config", "--get", key) for key in ("user.name", "user.email") if cwd]
+        except KandevError:  # no git here
+            return "", ""
+        return [one.stdout.strip() for one in asked] or ("", "")
+
+    def _prepare(self, files: ContainerFiles, request: InstanceRequest, committer: Sequence[str]) -> None:
         _ = self._archive  # built here, in a thread, at the first start
         files.prepare(
             request.instance_id,
@@ -117,7 +127,7 @@ class DockerRuntime:
             listens_on_network=publishes_port(self._config),
         )
         files.bring_login(request.credentials, self._environ)
-        files.bring_identity(request.cwd, self._environ)
+        files.bring_identity(*committer)
         uid, _, gid = user_of(self._config).partition(":")
         if uid.isdecimal():
             files.give_to(int(uid), int(gid) if gid.isdecimal() else int(uid))
