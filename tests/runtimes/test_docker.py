@@ -108,6 +108,13 @@ async def test_cont_3_containers_of_others_are_left_alone(docker_backend: Backen
         engine.docker("rm", "-f", other)
 
 
+KILL_AGENT = """import glob, os
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    if b"demo-" + b"agent" in open(path, "rb").read():
+        os.kill(int(path.split("/")[2]), 9)
+"""
+
+
 WHO = ("-c", "user.name=x", "-c", "user.email=x@x")
 
 
@@ -180,6 +187,28 @@ async def test_crash_3_a_container_whose_start_was_not_stored_is_ended(
         await session.turn_ended()
         assert "apple" in await session.say("what is the word?")
         assert len(session.container.split()) == 1
+
+
+async def test_crash_3_what_an_ended_agent_left_is_removed_at_the_next_start(
+    docker_backend: Backend, engine: DockerEngine
+) -> None:
+    """The backend dies once the agent's end is stored: agentctl, its container and its journal are still there."""
+    await docker_backend.stop()
+    docker_backend.environment["KANDEV_FAILPOINT"] = "agent.after_exit"
+    await docker_backend.start()
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        engine.docker("exec", session.container, "python3", "-c", KILL_AGENT)
+        await docker_backend.died()
+    running = ("inspect", "-f", "{{.State.Running}}", session.container)
+    journals = docker_backend.home / "run/docker" / session.id
+    assert (engine.docker(*running), len(list(journals.glob("*/journal")))) == ("true", 1)
+    del docker_backend.environment["KANDEV_FAILPOINT"]
+    await docker_backend.start()
+    assert (engine.docker(*running), len(list(journals.glob("*/journal")))) == ("false", 0)
+    async with docker_backend.client() as client:
+        await session.follow(client)
+        assert "apple" in await session.say("what is the word?")
 
 
 async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend, engine: DockerEngine) -> None:

@@ -6,6 +6,7 @@ demo agent too: `python3 -I agentctl.pyz demo-agent`.
 
 import os
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -34,6 +35,7 @@ from kandev.agentctl.__main__ import main
 main(sys.argv[1:])
 """
 _LEFT_OUT: Final = ("build.py",)
+_ONE: Final = threading.Lock()
 
 
 def build(out: str) -> None:
@@ -51,12 +53,16 @@ def build(out: str) -> None:
 
 
 def build_in(directory: Path) -> Path:
-    """Build into a directory under a name that tells the content, so that an archive in use is never changed."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = directory / f"agentctl.{os.getpid()}"
-    build(str(draft))
-    digest = sha256(draft.read_bytes()).hexdigest()[:12]
-    return draft.rename(directory / f"agentctl-{digest}.pyz")
+    """Build into a directory under a name that tells the content, so that an archive in use is never changed.
+
+    Sessions that start at once may call it from several threads. What a kill left half there is written over.
+    """
+    with _ONE:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = directory / "agentctl.new"
+        build(str(draft))
+        digest = sha256(draft.read_bytes()).hexdigest()[:12]
+        return draft.rename(directory / f"agentctl-{digest}.pyz")
 
 
 def main(arguments: list[str]) -> None:

@@ -234,11 +234,15 @@ class DockerRuntime:
         return True
 
     async def strays(self, named: Named) -> list[Instance]:
-        """Remove containers and directories of sessions that are gone; no instance remains to be ended."""
+        """Remove containers and directories of sessions that are gone; return the instances that no row names."""
+        found: list[Instance] = []
         for session_id in self._sessions():
-            if not named.has_session(session_id):
+            if named.has_session(session_id):
+                left = [one for one in self._files(session_id).instances() if one not in named.instances]
+                found += [self.locate(session_id, one) for one in left]
+            else:
                 await self.forget_session(session_id)
-        return []
+        return found
 
     async def discard(self, instance: Instance) -> None:
         """Remove the directory of an ended instance, its journal too, once everything in it is stored."""
