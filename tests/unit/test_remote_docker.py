@@ -81,7 +81,7 @@ def test_what_goes_there_belongs_to_the_containers_user(tmp_path: Path) -> None:
 def test_a_login_goes_there_once_and_again_when_it_is_renewed_here(tmp_path: Path) -> None:
     """A copy that the agent renewed there stays; a new volume has none."""
     files, login = RemoteFiles(tmp_path / "run", "s1"), tmp_path / ".agent/auth.json"
-    files.prepare("i1")
+    files.make("i1")
     login.parent.mkdir()
     login.write_text("secret")
     environ, places = {"HOME": str(tmp_path)}, ["~/.agent/auth.json", "$KEY", "~/../outside", "~/.agent/missing"]

@@ -5,6 +5,7 @@ that lets containers live; the next backend finds it by its labels and attaches.
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +17,7 @@ from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import DockerConfig
 from kandev.domain.constants import AGENTCTL_READY_S
-from kandev.errors import AgentctlError, Conflict
+from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
@@ -32,6 +33,7 @@ from kandev.runtimes.detached import ANSWER_S, attachable
 from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import Container, DockerEngine
 from kandev.runtimes.local import stop_agent
+from kandev.runtimes.session_files import sessions_in
 
 __all__ = ["DockerRuntime"]
 
@@ -90,8 +92,18 @@ class DockerRuntime:
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
         await asyncio.to_thread(self._prepare, files, request)
-        container = await self._started(container, request, files)
-        return await self._first_answer(container, files, request.instance_id)
+        try:
+            container = await self._started(container, request, files)
+            return await self._first_answer(container, files, request.instance_id)
+        except AgentctlError:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise
+
+    async def _take_back(self, instance: Instance) -> None:
+        """End and remove what a start made that failed. Without the engine the backend's next start does that."""
+        with contextlib.suppress(KandevError):
+            await self._end(instance, grace_s=0)
+            await self.discard(instance)
 
     def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
         _ = self._archive  # built here, in a thread, at the first start
@@ -182,7 +194,7 @@ class DockerRuntime:
 
     async def recover_instances(self) -> list[Instance]:
         """Return the instances in running containers of this home whose agent runs; ports are looked up again."""
-        if not self._sessions():
+        if not sessions_in(self._directory):
             return []  # and the engine is not asked, nor its client loaded
         containers = await self._engine.list(home_labels(self._home))
         asked = await asyncio.gather(*(self._attachable(one) for one in containers if one.running))
@@ -190,7 +202,7 @@ class DockerRuntime:
 
     async def _attachable(self, container: Container) -> Instance | None:
         session_id = container.labels.get("kandev.session_id", "")
-        files = self._files(session_id) if session_id in self._sessions() else None
+        files = self._files(session_id) if session_id in sessions_in(self._directory) else None
         told = await self._engine.find(container.id)
         if files is None or told is None or not files.instance_id:
             return None
@@ -236,7 +248,7 @@ class DockerRuntime:
     async def strays(self, named: Named) -> list[Instance]:
         """Remove containers and directories of sessions that are gone; return the instances that no row names."""
         found: list[Instance] = []
-        for session_id in self._sessions():
+        for session_id in sessions_in(self._directory):
             if named.has_session(session_id):
                 left = [one for one in self._files(session_id).instances() if one not in named.instances]
                 found += [self.locate(session_id, one) for one in left]
@@ -292,11 +304,6 @@ class DockerRuntime:
 
     def _files_of(self, instance: Instance) -> ContainerFiles:
         return self._files(Path(instance.directory).parent.name)
-
-    def _sessions(self) -> list[str]:
-        if not self._directory.is_dir():
-            return []
-        return [path.name for path in self._directory.iterdir() if path.is_dir() and path.name.isalnum()]
 
     async def _find(self, session_id: str) -> Container | None:
         """Return the session's container. Raises Conflict for one of that name that another home made (CONT-3)."""

@@ -32,7 +32,7 @@ from kandev.runtimes.container_spec import (
     limits_of,
     publishes_port,
 )
-from kandev.runtimes.sprites_sandbox import SandboxFiles
+from kandev.runtimes.session_files import SessionFiles
 
 __all__ = ["ARCHIVE", "RELAY", "ROOT", "RemoteFiles", "journal_from", "parcel", "remote_spec", "socket_inside"]
 
@@ -63,8 +63,8 @@ def socket_inside(instance_id: str) -> str:
     return f"{ROOT}/{instance_id}/sock"
 
 
-class RemoteFiles(SandboxFiles):
-    """What is kept here of one session's container, under `root`. Making this object touches nothing."""
+class RemoteFiles(SessionFiles):
+    """What is kept here of one session's container on another host."""
 
     def __init__(self, root: Path, session_id: str) -> None:
         super().__init__(root, session_id)

@@ -13,7 +13,7 @@ from kandev.errors import AgentctlError, Conflict, RuntimeUnreachable
 from kandev.runtimes.docker_engine import CALL_S, Absent, Container, DockerEngine
 from kandev.runtimes.http_pool import Answer, HttpPool
 from kandev.runtimes.remote_links import SshLink, TlsLink
-from kandev.runtimes.remote_tunnel import Pipe, SocketTunnel
+from kandev.runtimes.socket_tunnel import Pipe, SocketTunnel
 
 if TYPE_CHECKING:
     from aiodocker import Docker
@@ -108,7 +108,7 @@ class RemoteEngine(DockerEngine):
         async with self._asked() as docker:
             made = await docker.containers.container(container.id).exec(command, stdin=True, stderr=False)
             stream = made.start()
-            await stream.__aenter__()  # the pipe's close ends it
+            await stream.__aenter__()  # the pipe's aclose ends it
         return _ExecPipe(stream)
 
     @contextlib.asynccontextmanager
@@ -146,7 +146,7 @@ class _ExecPipe:
         except (AssertionError, RuntimeError) as error:  # what aiodocker says of one that has ended
             raise ConnectionError("the program in the container has ended") from error
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         response = self._stream._resp  # noqa: SLF001 - its own close is a coroutine that only half closes
         if response is not None:
             response.close()

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from kandev.config import RemoteDockerConfig
 from kandev.errors import Conflict, RuntimeUnreachable
 from kandev.runtimes.docker_address import engine_address
-from kandev.runtimes.remote_tunnel import Pipe
+from kandev.runtimes.socket_tunnel import Pipe
 
 if TYPE_CHECKING:
     from asyncssh import SSHClientConnection
@@ -179,7 +179,7 @@ class _SshPipe:
         self._writer.write(data)
         await _translated(self._writer.drain())
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self._writer.channel.abort()
 
 
@@ -195,7 +195,7 @@ class _TcpPipe:
         self._writer.write(data)
         await self._writer.drain()
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self._writer.close()
 
 

@@ -64,7 +64,7 @@ class ContainerMaker:
         Raises Conflict for what must be set, AgentctlError with the engine's words, RuntimeUnreachable.
         """
         user = await self._user(image_of(self._config, request.agent))
-        await asyncio.to_thread(files.prepare, request.instance_id)
+        await asyncio.to_thread(files.make, request.instance_id)
         if container is not None:
             if container.running:
                 await self._engine.stop(container, grace_s=STOP_S)

@@ -8,8 +8,6 @@ HOME/kandev/            in the sandbox
 """
 
 import asyncio
-import contextlib
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -21,16 +19,16 @@ import msgspec
 from kandev.agentctl.segments import SUFFIX, WAITING, journal_in
 from kandev.agents.home_files import locate
 from kandev.errors import AgentctlError, Conflict
+from kandev.runtimes.session_files import PRIVATE
 from kandev.runtimes.sprites_api import SpritesApi
 
-__all__ = ["Sandbox", "SandboxFiles", "bring_journal", "bring_login", "end", "install", "look", "port_of"]
+__all__ = ["Sandbox", "bring_journal", "bring_login", "end", "install", "look", "port_of"]
 
 SERVICE: Final = "kandev-agentctl"
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
 _AWAKE: Final = "/.sprite/api.sock"
 """Where a sandbox is told that it is needed: without that one without a connection falls asleep, also in a turn."""
-_PRIVATE: Final = 0o700
 _LOOK: Final = (
     "import json,os,shutil,sys;h=os.path.expanduser('~');d=os.path.join(h,'kandev');"
     "print(json.dumps({'home':h,'python':list(sys.version_info[:2]),'git':bool(shutil.which('git')),"
@@ -149,55 +147,10 @@ async def bring_journal(api: SpritesApi, sandbox: Sandbox, instance_id: str, dir
     """Copy the journal of an instance that has ended, and its stderr, to its directory here."""
     journal = Path(journal_in(str(directory)))
     await asyncio.to_thread(shutil.rmtree, journal, ignore_errors=True)
-    journal.mkdir(mode=_PRIVATE, parents=True)
+    journal.mkdir(mode=PRIVATE, parents=True)
     there = sandbox.inside(instance_id)
     for entry in await api.listing(sandbox.name, journal_in(there)):
         if entry.name == WAITING or (entry.name.endswith(SUFFIX) and "/" not in entry.name):
             await api.read(sandbox.name, f"{journal_in(there)}/{entry.name}", journal / entry.name)
     if any(entry.name == "stderr.log" for entry in await api.listing(sandbox.name, there)):
         await api.read(sandbox.name, f"{there}/stderr.log", directory / "stderr.log")
-
-
-class SandboxFiles:
-    """What is kept here of one session's sandbox, under `root`. Making this object touches nothing."""
-
-    def __init__(self, root: Path, session_id: str) -> None:
-        assert session_id.replace("-", "").isalnum(), "ids are ours, and no paths (SEC-2)"
-        self.session_id = session_id
-        self.directory = root / session_id
-        self._token = self.directory / "token"
-        self._made = self.directory / "made"
-
-    def instance_directory(self, instance_id: str) -> Path:
-        """Return where the journal of an instance comes, once it has ended."""
-        return self.directory / instance_id
-
-    @property
-    def token(self) -> str:
-        """What requests to agentctl must carry; '' before the first start."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._token.read_text("ascii").strip()
-        return ""
-
-    @property
-    def was_made(self) -> bool:
-        """True when the session had a sandbox before."""
-        return self._made.exists()
-
-    def prepare(self, instance_id: str) -> None:
-        """Make the directories and the token."""
-        for directory in (self.directory, self.instance_directory(instance_id)):
-            directory.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        if not self.token:
-            draft = self._token.with_suffix(".new")
-            draft.touch(mode=0o600)
-            draft.write_text(secrets.token_hex(32))
-            draft.replace(self._token)
-
-    def note_made(self) -> None:
-        """Note that the session has a sandbox."""
-        self._made.touch(mode=0o600)
-
-    def remove(self) -> None:
-        """Remove it all."""
-        shutil.rmtree(self.directory, ignore_errors=True)
