@@ -212,7 +212,7 @@ async def test_crash_3_what_an_ended_agent_left_is_removed_at_the_next_start(
 
 
 async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend, engine: DockerEngine) -> None:
-    """The start fails with the engine's, or the container's, own words; nothing hangs."""
+    """The start fails with the engine's, or the container's, own words; nothing hangs, and nothing is left of it."""
     without_python = f'image = "{engine.image}"\nenv = {{ PATH = "/nowhere" }}'
     for docker, words in (('image = "not/there:1"', "no image not/there:1"), (without_python, "python3")):
         await docker_backend.stop()
@@ -223,3 +223,5 @@ async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend
             created = await client.call("task.create", request)
             with pytest.raises(CallFailed, match=words):
                 await client.call("task.session.start", {"session_id": created["session"]["id"]})
+        kept = {path.name for path in (docker_backend.home / "run/docker" / created["session"]["id"]).iterdir()}
+        assert kept == {"arguments", "home", "token"}
