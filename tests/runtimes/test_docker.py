@@ -225,3 +225,19 @@ async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend
                 await client.call("task.session.start", {"session_id": created["session"]["id"]})
         kept = {path.name for path in (docker_backend.home / "run/docker" / created["session"]["id"]).iterdir()}
         assert kept == {"arguments", "home", "token"}
+
+
+async def test_files_that_cannot_be_written_are_told(docker_backend: Backend, engine: DockerEngine) -> None:
+    """As a full disk, or here something in their place: the start says what, and works once that is mended."""
+    async with docker_backend.client() as client:
+        request = {"agent": "demo", "description": "remember apple", "runtime": "docker", "start": False}
+        session = Contained(docker_backend, engine, client, await client.call("task.create", request))
+        await session.follow(client)
+        in_the_way = docker_backend.home / "run/docker" / session.id / "arguments.new"
+        in_the_way.mkdir(parents=True)
+        with pytest.raises(CallFailed, match="cannot be used"):
+            await session.call("task.session.start")
+        in_the_way.rmdir()
+        await session.call("task.session.recover", action="resume")
+        await session.turn_ended()
+        assert "apple" in await session.say("what is the word?")

@@ -34,6 +34,7 @@ from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import Container, DockerEngine
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.session_files import sessions_in
+from kandev.store.failures import file_failure
 
 __all__ = ["DockerRuntime"]
 
@@ -84,17 +85,23 @@ class DockerRuntime:
         return Place(python="python3", demo_agent=(str(self._archive), "demo-agent"), own_environment=True)
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
-        """Start the session's container, which is made where there is none. Raises AgentctlError, Conflict."""
+        """Start the session's container, which is made where there is none.
+
+        Raises AgentctlError, Conflict, and StorageFull or Unavailable where its files cannot be written.
+        """
         if problem := self._not_configured(image_of(self._config, request.agent)):
             raise Conflict(problem, reason="runtime_not_configured")
         files = self._files(request.session_id)
         container = await self._find(request.session_id)
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
-        await asyncio.to_thread(self._prepare, files, request)
         try:
+            await asyncio.to_thread(self._prepare, files, request)
             container = await self._started(container, request, files)
             return await self._first_answer(container, files, request.instance_id)
+        except OSError as error:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise file_failure(error, files.directory) from error
         except AgentctlError:
             await self._take_back(self._instance(files, request.instance_id))
             raise
