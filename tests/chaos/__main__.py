@@ -6,6 +6,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,12 +33,17 @@ def main() -> int:
     docker = arguments.runtime == "docker"
     if INSIDE not in os.environ:
         _enter_namespaces(["unshare", "-mn"] if docker else ["unshare", "-m"], ["unshare", "-rm"])
+    signal.signal(signal.SIGTERM, _end_in_order)
     try:
         with _engine() if docker else contextlib.nullcontext() as engine:
             return _play(arguments, engine)
     except CannotStart as error:
         _say(f"No Docker engine can be started here: {error}")
         return 2
+
+
+def _end_in_order(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _arguments() -> argparse.Namespace:
