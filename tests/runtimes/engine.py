@@ -49,7 +49,7 @@ class DockerEngine:
         if reason := why_not():
             raise CannotStart(reason)
         clean_up_killed()
-        if Path("/sys/class/net/docker0").exists():
+        if "docker0" in (name for _, name in socket.if_nameindex()):  # /sys may be that of another network namespace
             raise CannotStart("another engine has its bridge docker0 here")
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.socket = self.directory / "docker.sock"
