@@ -151,6 +151,17 @@ async def test_work_comes_home_after_each_turn(backend: Backend, sprites: FakeSp
         assert await session.notices() == []
 
 
+async def test_of_earlier_instances_the_sandbox_keeps_one(backend: Backend, sprites: FakeSprites) -> None:
+    """Each start of the agent has a directory there; only that of the one before is left for whoever looks."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        for _ in range(3):
+            await session.say("crash")
+            assert "apple" in await session.say("what is the word?")
+        assert len(list((session.box.directory / "kandev").glob("*/agentctl.json"))) == 2
+        assert len(list((backend.home / "run/sprites" / session.id).glob("*/"))) <= 2
+
+
 async def test_cont_5_nothing_is_asked_at_a_start_and_a_resume_attaches(backend: Backend, sprites: FakeSprites) -> None:
     """The turn goes on without a backend; the session that is wanted is attached to, and each chunk is stored once."""
     async with backend.client() as client:

@@ -25,7 +25,7 @@ STOP_MARGIN_S: Final = 20.0
 GIT_TIMEOUT_S: Final = 1800.0
 """What a few gits over all files of a large repository may take; agentctl gives each of them 300 s."""
 _SEND_TRIES: Final = 3
-_READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
+_READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1)
 
 T = TypeVar("T")
 
