@@ -130,6 +130,13 @@ async def test_cont_3_containers_of_others_are_left_alone(docker_backend: Backen
         engine.docker("rm", "-f", other)
 
 
+KILL_AGENT = """import glob, os
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    if b"demo-" + b"agent" in open(path, "rb").read():
+        os.kill(int(path.split("/")[2]), 9)
+"""
+
+
 WHO = ("-c", "user.name=x", "-c", "user.email=x@x")
 
 
@@ -204,8 +211,30 @@ async def test_crash_3_a_container_whose_start_was_not_stored_is_ended(
         assert len(session.container.split()) == 1
 
 
+async def test_crash_3_what_an_ended_agent_left_is_removed_at_the_next_start(
+    docker_backend: Backend, engine: DockerEngine
+) -> None:
+    """The backend dies once the agent's end is stored: agentctl, its container and its journal are still there."""
+    await docker_backend.stop()
+    docker_backend.environment["KANDEV_FAILPOINT"] = "agent.after_exit"
+    await docker_backend.start()
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        engine.docker("exec", session.container, "python3", "-c", KILL_AGENT)
+        await docker_backend.died()
+    running = ("inspect", "-f", "{{.State.Running}}", session.container)
+    journals = docker_backend.home / "run/docker" / session.id
+    assert (engine.docker(*running), len(list(journals.glob("*/journal")))) == ("true", 1)
+    del docker_backend.environment["KANDEV_FAILPOINT"]
+    await docker_backend.start()
+    assert (engine.docker(*running), len(list(journals.glob("*/journal")))) == ("false", 0)
+    async with docker_backend.client() as client:
+        await session.follow(client)
+        assert "apple" in await session.say("what is the word?")
+
+
 async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend, engine: DockerEngine) -> None:
-    """The start fails with the engine's, or the container's, own words; nothing hangs."""
+    """The start fails with the engine's, or the container's, own words; nothing hangs, and nothing is left of it."""
     without_python = f'image = "{engine.image}"\nenv = {{ PATH = "/nowhere" }}'
     for docker, words in (('image = "not/there:1"', "no image not/there:1"), (without_python, "python3")):
         await docker_backend.stop()
@@ -216,3 +245,5 @@ async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend
             created = await client.call("task.create", request)
             with pytest.raises(CallFailed, match=words):
                 await client.call("task.session.start", {"session_id": created["session"]["id"]})
+        kept = {path.name for path in (docker_backend.home / "run/docker" / created["session"]["id"]).iterdir()}
+        assert kept == {"arguments", "home", "token"}

@@ -5,6 +5,7 @@ that lets containers live; the next backend finds it by its labels and attaches.
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -16,7 +17,7 @@ from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import DockerConfig
 from kandev.domain.constants import AGENTCTL_READY_S
-from kandev.errors import AgentctlError, Conflict
+from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
@@ -93,8 +94,18 @@ class DockerRuntime:
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
         await asyncio.to_thread(self._prepare, files, request)
-        container = await self._started(container, request, files)
-        return await self._first_answer(container, files, request.instance_id)
+        try:
+            container = await self._started(container, request, files)
+            return await self._first_answer(container, files, request.instance_id)
+        except AgentctlError:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise
+
+    async def _take_back(self, instance: Instance) -> None:
+        """End and remove what a start made that failed. Without the engine the backend's next start does that."""
+        with contextlib.suppress(KandevError):
+            await self._end(instance, grace_s=0)
+            await self.discard(instance)
 
     def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
         _ = self._archive  # built here, in a thread, at the first start
@@ -237,11 +248,15 @@ class DockerRuntime:
         return True
 
     async def strays(self, named: Named) -> list[Instance]:
-        """Remove containers and directories of sessions that are gone; no instance remains to be ended."""
+        """Remove containers and directories of sessions that are gone; return the instances that no row names."""
+        found: list[Instance] = []
         for session_id in sessions_in(self._directory):
-            if not named.has_session(session_id):
+            if named.has_session(session_id):
+                left = [one for one in self._files(session_id).instances() if one not in named.instances]
+                found += [self.locate(session_id, one) for one in left]
+            else:
                 await self.forget_session(session_id)
-        return []
+        return found
 
     async def discard(self, instance: Instance) -> None:
         """Remove the directory of an ended instance, its journal too, once everything in it is stored."""
