@@ -106,7 +106,7 @@ format: .venv/.tests
 	PYTHONPATH=tests $(PY) -m agent_rows
 
 bench: .venv/.tests
-	$(PY) -m benchmarks $(ARGS)
+	PYTHONPATH=tests $(PY) -m benchmarks $(ARGS)
 
 # A kill at every failpoint of backend and agentctl, and a start: some minutes.
 crash: .venv/.tests

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
-from runtimes.contained import Contained
+from runtimes.contained import Contained, doctor, leave_container
 from runtimes.engine import DockerEngine
 from wire_client import CallFailed
 
@@ -91,6 +91,28 @@ async def test_a_container_killed_in_a_turn_interrupts_it(docker_backend: Backen
         engine.docker("kill", session.container)
         assert (await session.turn_ended())["state"] == "interrupted"
         assert "apple" in await session.say("what is the word?")
+
+
+async def test_doctor_finds_containers_that_no_session_names(docker_backend: Backend, engine: DockerEngine) -> None:
+    """Beside a session that goes on, and is left alone; one of another home is none of ours."""
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        name = leave_container(session)
+        labels = ("--label", "kandev.managed=true", "--label", "kandev.home=another", "--label", "kandev.session_id=x")
+        other = engine.docker("run", "-d", *labels, engine.image, "sleep", "600")
+        try:
+            stray, fine = await doctor(docker_backend)
+            assert (stray["level"], stray["can_fix"]) == ("warning", True)
+            assert f"docker: container {name} of this home; no session names it." in stray["text"]
+            assert "docker: 1 containers" in fine["text"]
+            assert [one["fixed"] for one in await doctor(docker_backend, "--fix")] == [True, False]
+            assert engine.docker("ps", "-aq", "--filter", f"name={name}") == ""
+            assert len(await doctor(docker_backend)) == 1
+            assert engine.docker("inspect", "-f", "{{.State.Running}}", other) == "true"
+            assert "apple" in await session.say("what is the word?")
+        finally:
+            engine.docker("rm", "-f", other)
+            engine.docker("volume", "rm", "-f", name)
 
 
 async def test_cont_3_containers_of_others_are_left_alone(docker_backend: Backend, engine: DockerEngine) -> None:

@@ -74,7 +74,7 @@ def container_spec(
     }
     return {
         "Image": image_of(config, request.agent),
-        "Entrypoint": ["python3", "-I", str(archive)],
+        "Entrypoint": ["python3", "-I", "-S", str(archive)],
         "Cmd": [f"@{files.arguments}"],
         "Env": [f"{name}={value}" for name, value in environment_of(config, environ, home=str(files.home)).items()],
         "User": user_of(config),

@@ -40,7 +40,9 @@ __all__ = ["DockerRuntime"]
 
 STOP_S: Final = 2
 """How long agentctl, whose agent is gone, may take to end before its container is killed."""
-_PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
+_PAUSE_S: Final = 0.02
+_LOOK_S: Final = 0.5
+"""How often the engine is asked whether a container still runs whose agentctl does not answer yet."""
 
 
 class DockerRuntime:
@@ -149,19 +151,19 @@ class DockerRuntime:
         """Wait until agentctl answers; a container that ends before has its last words in the error."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + AGENTCTL_READY_S
-        for attempt in range(1 << 30):
+        while loop.time() < deadline:
             told = await self._engine.find(container.id)
             if told is None or not told.running:
                 words = await self._engine.last_words(container)
                 code = told.exit_code if told else None
                 text = f"The container ended at its start (exit code {code}). {words}".strip()
                 raise AgentctlError(text, reason="container_ended")
-            instance = await self._reach(told, files, instance_id)
-            if instance is not None:
-                return instance
-            if loop.time() > deadline:
-                break
-            await asyncio.sleep(_PAUSE_S[min(attempt, len(_PAUSE_S) - 1)])
+            look_again_at = loop.time() + _LOOK_S
+            while loop.time() < look_again_at:
+                instance = await self._reach(told, files, instance_id)
+                if instance is not None:
+                    return instance
+                await asyncio.sleep(_PAUSE_S)
         raise AgentctlError("agentctl does not answer in its container.", reason="agentctl_not_ready")
 
     async def _reach(self, container: Container, files: ContainerFiles, instance_id: str) -> Instance | None:
