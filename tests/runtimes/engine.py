@@ -44,13 +44,13 @@ def why_not() -> str:
 
 
 class DockerEngine:
-    """One engine. Beside another one it does not start: the two would share, and break, the bridge docker0."""
+    """One engine. In one network there can be no other: the two would share, and break, the bridge docker0."""
 
     def __init__(self) -> None:
         if reason := why_not():
             raise CannotStart(reason)
         clean_up_killed()
-        if "docker0" in {name for _, name in socket.if_nameindex()}:
+        if "docker0" in {name for _, name in socket.if_nameindex()}:  # /sys may show another network than ours
             raise CannotStart("another engine has its bridge docker0 here")
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.socket = self.directory / "docker.sock"
@@ -76,6 +76,12 @@ class DockerEngine:
     def url(self) -> str:
         """What DOCKER_HOST is set to."""
         return f"unix://{self.socket}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of dockerd."""
+        assert self._process is not None, "the engine does not run"
+        return self._process.pid
 
     def start(self) -> None:
         """Starts dockerd, and returns once it answers. Raises CannotStart with the end of its log."""
@@ -175,7 +181,7 @@ class DockerEngine:
 
 
 def clean_up_killed() -> None:
-    """Removes what engines left whose test run was killed."""
+    """Removes what engines left whose test run was killed. One in another network that others use is left to those."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         forwarded = network = ""
         owner = _read_pid(directory / "owner")
@@ -184,8 +190,11 @@ def clean_up_killed() -> None:
         with contextlib.suppress(FileNotFoundError):
             forwarded = (directory / "forwarding").read_text()
             network = (directory / "network").read_text()
+        ours = network in {"", _network()}
+        if not ours and _used_by_others(network, directory):
+            continue
         _clear(directory)
-        if network == _network():  # one of a namespace is gone with that, and this one's bridge is somebody else's
+        if forwarded and ours:
             _remove_bridge(forwarded)
 
 
@@ -242,9 +251,15 @@ def _read_pid(path: Path) -> int:
 # The network
 
 
-def _network() -> str:
-    """The network namespace that this process is in."""
-    return os.readlink("/proc/self/ns/net")
+def _network(process: int | str = "self") -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{process}/ns/net")
+    return ""
+
+
+def _used_by_others(network: str, directory: Path) -> bool:
+    own = {*_processes_of(directory)}
+    return any(_network(pid) == network for pid in _pids() if pid not in own)
 
 
 def _forwarding() -> str:

@@ -11,10 +11,11 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from kandev.agentctl import API_VERSION
+from kandev.agentctl.sidecar import RUN_S
 from kandev.errors import AgentctlError, AgentDied, AgentError, AgentNotFound, TimedOut, WorkspaceMissing
 from kandev.runtimes.http_pool import READ_BYTES, Answer, HttpPool
 
-__all__ = ["AgentHealth", "AgentProcess", "AgentctlClient", "Health", "JournalHealth", "Work"]
+__all__ = ["AgentHealth", "AgentProcess", "AgentctlClient", "Health", "JournalHealth", "Ran", "Work"]
 
 OK: Final = HTTPStatus.OK.value
 
@@ -25,7 +26,7 @@ STOP_MARGIN_S: Final = 20.0
 GIT_TIMEOUT_S: Final = 1800.0
 """What a few gits over all files of a large repository may take; agentctl gives each of them 300 s."""
 _SEND_TRIES: Final = 3
-_READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
+_READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1)
 
 T = TypeVar("T")
 
@@ -90,6 +91,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     incomplete: str = ""
 
 
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """How a short command ended, the begin of what it wrote (64 KiB), and the end of its complaints."""
+
+    code: int
+    out: str
+    err: str
+
+
 class AgentctlClient:
     """A client of the instance `instance_id` at `url` ("unix:/path" or "http://host:port").
 
@@ -130,6 +139,14 @@ class AgentctlClient:
         """
         payload = {"command": list(command), "env": dict(env), "cwd": cwd, "inherit": inherit}
         await self._call("POST", "/configure", payload)
+
+    async def run(self, *, command: Sequence[str], env: Mapping[str, str], cwd: str, inherit: bool = False) -> Ran:
+        """Run a short command before the agent is started, in the surroundings that `configure` would give it.
+
+        Raises AgentNotFound, WorkspaceMissing, and AgentctlError command_late.
+        """
+        payload = {"command": list(command), "env": dict(env), "cwd": cwd, "inherit": inherit}
+        return _decode(await self._call("POST", "/run", payload, timeout_s=RUN_S + CALL_TIMEOUT_S), Ran)
 
     async def start(self) -> AgentProcess:
         """Start the agent. Raises AgentNotFound, WorkspaceMissing."""

@@ -51,6 +51,12 @@ class ContainerFiles(SessionFiles):
             return words[words.index("--instance-id") + 1]
         return ""
 
+    def instances(self) -> list[str]:
+        """Return the ids of the instances that have a directory, those that have ended too."""
+        with contextlib.suppress(FileNotFoundError):
+            return [path.name for path in self.directory.iterdir() if path.is_dir() and path != self.home]
+        return []
+
     def prepare(self, instance_id: str, *, cap_bytes: int, idle_s: float, listens_on_network: bool) -> None:
         """Make the directory ready for the start of an instance."""
         self.make(instance_id, self.home)

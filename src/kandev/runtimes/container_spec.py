@@ -77,7 +77,7 @@ def container_spec(
     }
     return {
         "Image": image_of(config, request.agent),
-        "Entrypoint": ["python3", "-I", ARCHIVE],
+        "Entrypoint": ["python3", "-I", "-S", ARCHIVE],
         "Cmd": [f"@{files.arguments}"],
         "Env": [f"{name}={value}" for name, value in environment_of(config, environ, home=str(files.home)).items()],
         "User": user_of(config),

@@ -5,6 +5,7 @@ that lets containers live; the next backend finds it by its labels and attaches.
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -34,13 +35,16 @@ from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import Container, DockerEngine
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.session_files import sessions_in
+from kandev.store.failures import file_failure
 from kandev.worktrees.git import Git
 
 __all__ = ["DockerRuntime"]
 
 STOP_S: Final = 2
 """How long agentctl, whose agent is gone, may take to end before its container is killed."""
-_PAUSE_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
+_PAUSE_S: Final = 0.02
+_LOOK_S: Final = 0.5
+"""How often the engine is asked whether a container still runs whose agentctl does not answer yet."""
 
 
 class DockerRuntime:
@@ -85,21 +89,42 @@ class DockerRuntime:
         return Place(python="python3", demo_agent=(ARCHIVE, "demo-agent"), own_environment=True)
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
-        """Start the session's container, which is made where there is none. Raises AgentctlError, Conflict."""
+        """Start the session's container, which is made where there is none.
+
+        Raises AgentctlError, Conflict, and StorageFull or Unavailable where its files cannot be written.
+        """
         if problem := self._not_configured(image_of(self._config, request.agent)):
             raise Conflict(problem, reason="runtime_not_configured")
         files = self._files(request.session_id)
         container = await self._find(request.session_id)
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
-        await asyncio.to_thread(self._prepare, files, request, await self._committer(request.cwd))
+        try:
+            await asyncio.to_thread(self._prepare, files, request, await self._committer(request.cwd))
+            return await self._started_for(request, container, files)
+        except OSError as error:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise file_failure(error, files.directory) from error
+        except AgentctlError:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise
+
+    async def _started_for(
+        self, request: InstanceRequest, container: Container | None, files: ContainerFiles
+    ) -> Instance:
+        """Return the instance of a container that answers; one whose agentctl we cannot talk to is made anew."""
         started = await self._started(container, request, files)
         instance = await self._first_answer(started, files, request.instance_id)
-        if container is not None and not await self._is_spoken(instance):
-            await self._engine.remove(started)
-            started = await self._started(None, request, files)
-            instance = await self._first_answer(started, files, request.instance_id)
-        return instance
+        if container is None or await self._is_spoken(instance):
+            return instance
+        await self._engine.remove(started)
+        return await self._started_for(request, None, files)
+
+    async def _take_back(self, instance: Instance) -> None:
+        """End and remove what a start made that failed. Without the engine the backend's next start does that."""
+        with contextlib.suppress(KandevError):
+            await self._end(instance, grace_s=0)
+            await self.discard(instance)
 
     async def _is_spoken(self, instance: Instance) -> bool:
         """Whether we can talk to the agentctl in a container, which keeps the one that it was made with."""
@@ -156,19 +181,19 @@ class DockerRuntime:
         """Wait until agentctl answers; a container that ends before has its last words in the error."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + AGENTCTL_READY_S
-        for attempt in range(1 << 30):
+        while loop.time() < deadline:
             told = await self._engine.find(container.id)
             if told is None or not told.running:
                 words = await self._engine.last_words(container)
                 code = told.exit_code if told else None
                 text = f"The container ended at its start (exit code {code}). {words}".strip()
                 raise AgentctlError(text, reason="container_ended")
-            instance = await self._reach(told, files, instance_id)
-            if instance is not None:
-                return instance
-            if loop.time() > deadline:
-                break
-            await asyncio.sleep(_PAUSE_S[min(attempt, len(_PAUSE_S) - 1)])
+            look_again_at = loop.time() + _LOOK_S
+            while loop.time() < look_again_at:
+                instance = await self._reach(told, files, instance_id)
+                if instance is not None:
+                    return instance
+                await asyncio.sleep(_PAUSE_S)
         raise AgentctlError("agentctl does not answer in its container.", reason="agentctl_not_ready")
 
     async def _reach(self, container: Container, files: ContainerFiles, instance_id: str) -> Instance | None:
@@ -260,11 +285,15 @@ class DockerRuntime:
         return True
 
     async def strays(self, named: Named) -> list[Instance]:
-        """Remove containers and directories of sessions that are gone; no instance remains to be ended."""
+        """Remove containers and directories of sessions that are gone; return the instances that no row names."""
+        found: list[Instance] = []
         for session_id in sessions_in(self._directory):
-            if not named.has_session(session_id):
+            if named.has_session(session_id):
+                left = [one for one in self._files(session_id).instances() if one not in named.instances]
+                found += [self.locate(session_id, one) for one in left]
+            else:
                 await self.forget_session(session_id)
-        return []
+        return found
 
     async def discard(self, instance: Instance) -> None:
         """Remove the directory of an ended instance, its journal too, once everything in it is stored."""

@@ -126,6 +126,7 @@ class RemoteDockerRuntime(FarRuntime):
                     if asyncio.get_running_loop().time() > deadline:
                         raise
         except AgentError as error:
+            self._files(Path(instance.directory).parent.name).forget_archive()  # it may be broken there
             text = f"agentctl does not answer in the container: {error.message}"
             raise AgentctlError(text, reason="agentctl_not_ready") from error
         finally:

@@ -43,7 +43,7 @@ class ContainerDoor:
             raise ConnectionRefusedError("the container does not run")
         if not self._publishes:
             path = socket_inside(self._instance.instance_id)
-            return await self._engine.run_piped(container, ["python3", "-I", "-c", RELAY, path])
+            return await self._engine.run_piped(container, ["python3", "-I", "-S", "-c", RELAY, path])
         port = container.ports.get(port_inside(), 0)
         pipe = await self._link.open_port(port)
         self._port = port

@@ -68,6 +68,13 @@ class RemoteEngine(DockerEngine):
             raise Conflict(f"A volume named {name} is there, and it is not of this home.", reason="name_taken")
         return True
 
+    async def volumes(self, labels: Mapping[str, str]) -> list[str]:
+        """Return the names of the volumes that carry all these labels."""
+        wanted = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        async with self._asked() as docker:
+            found = await _volumes(docker).list(filters=wanted)
+        return [one["Name"] for one in found["Volumes"] or []]
+
     async def make_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a volume; one that is there stays."""
         async with self._asked() as docker:

@@ -5,13 +5,16 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Container
 from pathlib import Path
 from typing import Final
 
-__all__ = ["PRIVATE", "SessionFiles", "sessions_in", "write_private"]
+__all__ = ["EARLIER", "PRIVATE", "SessionFiles", "sessions_in", "write_private"]
 
 PRIVATE: Final = 0o700
 """The mode of a directory that only its owner reads."""
+EARLIER: Final = 1
+"""How many directories of earlier instances of a session are kept, for whoever looks what went wrong."""
 _ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
@@ -44,11 +47,18 @@ class SessionFiles:
         return ""
 
     def make(self, instance_id: str, *others: Path) -> None:
-        """Make the directories, `others` too, and the token."""
+        """Make the directories, `others` too, and the token. Of earlier instances only the last one's is left."""
         for directory in (self.directory, self.instance_directory(instance_id), *others):
             directory.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
         if not self.token:
             write_private(self.token_file, secrets.token_hex(32))
+        self._remove_earlier(besides={self.instance_directory(instance_id), *others})
+
+    def _remove_earlier(self, *, besides: Container[Path]) -> None:
+        found = [path for path in self.directory.iterdir() if path.is_dir() and path not in besides]
+        found.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in found[:-EARLIER]:
+            shutil.rmtree(path, ignore_errors=True)
 
     @property
     def was_made(self) -> bool:
@@ -68,8 +78,6 @@ def write_private(path: Path, text: str) -> None:
     """Put a file in its place as a whole, readable by its owner only."""
     draft = path.with_suffix(".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with open(descriptor, "w") as file:  # which writes all of it, or raises
+        file.write(text)
     draft.replace(path)

@@ -23,16 +23,17 @@ from kandev.errors import AgentctlError, AgentError, Conflict, KandevError
 from kandev.runtimes.base import Instance, InstanceRequest, RuntimeReport
 from kandev.runtimes.far_runtime import Door, FarRuntime
 from kandev.runtimes.local import stop_agent
+from kandev.runtimes.session_files import EARLIER
 from kandev.runtimes.sprites_api import Sprite, SpritesApi
 from kandev.runtimes.sprites_door import SandboxDoor
 from kandev.runtimes.sprites_sandbox import (
-    Sandbox,
     bring_journal,
     bring_login,
     end,
     install,
     look,
     port_of,
+    started_with,
 )
 
 __all__ = ["SpritesRuntime"]
@@ -102,16 +103,10 @@ class SpritesRuntime(FarRuntime):
         replaced = fresh and files.was_made
         await asyncio.to_thread(files.make, request.instance_id)
         files.note_made()
-        sandbox = await look(api, name)
+        options = ("--cap", str(self._cap_bytes), "--earlier", str(EARLIER))
+        sandbox = await look(api, name, started_with(files.token, request.instance_id, options))
         await bring_login(api, sandbox, request.credentials, self._environ)
-        await install(
-            api,
-            sandbox,
-            archive,
-            token=files.token,
-            instance_id=request.instance_id,
-            options=("--cap", str(self._cap_bytes)),
-        )
+        await install(api, sandbox, archive)
         instance = msgspec.structs.replace(
             self.locate(request.session_id, request.instance_id),
             container_id=name,
@@ -152,22 +147,21 @@ class SpritesRuntime(FarRuntime):
         return [instance.instance_id for instance in instances if await self._clear(instance)]
 
     async def _clear(self, instance: Instance) -> bool:
-        sandbox = await self._end(instance)
-        if sandbox is None:
+        name = await self._end(instance)
+        if not name:
             return False
-        directory = Path(instance.directory)
-        await bring_journal(self._api, sandbox, instance.instance_id, directory)
+        sandbox = await look(self._api, name)
+        await bring_journal(self._api, sandbox, instance.instance_id, Path(instance.directory))
         return True
 
-    async def _end(self, instance: Instance) -> Sandbox | None:
-        """End every process of an instance; None where the sandbox is gone, which says the same."""
+    async def _end(self, instance: Instance) -> str:
+        """End every process of an instance, and name its sandbox; '' where that is gone, which says the same."""
         await self._close_door(instance)
         name = instance.container_id or self._name(Path(instance.directory).parent.name)
         if await self._found(name) is None:
-            return None
-        sandbox = await look(self._api, name)
+            return ""
         await end(self._api, name, instance.instance_id)
-        return sandbox
+        return name
 
     async def _is_there(self, instance: Instance) -> bool:
         return await self._found(instance.container_id) is not None

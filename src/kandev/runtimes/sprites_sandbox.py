@@ -22,18 +22,30 @@ from kandev.errors import AgentctlError, Conflict
 from kandev.runtimes.session_files import PRIVATE
 from kandev.runtimes.sprites_api import SpritesApi
 
-__all__ = ["Sandbox", "bring_journal", "bring_login", "end", "install", "look", "port_of"]
+__all__ = ["Sandbox", "bring_journal", "bring_login", "end", "install", "look", "port_of", "started_with"]
 
 SERVICE: Final = "kandev-agentctl"
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
 _AWAKE: Final = "/.sprite/api.sock"
 """Where a sandbox is told that it is needed: without that one without a connection falls asleep, also in a turn."""
-_LOOK: Final = (
-    "import json,os,shutil,sys;h=os.path.expanduser('~');d=os.path.join(h,'kandev');"
-    "print(json.dumps({'home':h,'python':list(sys.version_info[:2]),'git':bool(shutil.which('git')),"
-    "'files':os.listdir(d) if os.path.isdir(d) else []}))"
-)
+_LOOK: Final = """
+import json, os, shutil, sys
+home = os.path.expanduser("~")
+directory = os.path.join(home, "kandev")
+for name, text in json.load(sys.stdin).items():
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    path = os.path.join(directory, name)
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text.replace("{directory}", directory))
+    os.rename(path + ".new", path)
+print(json.dumps({
+    "home": home,
+    "python": list(sys.version_info[:2]),
+    "git": bool(shutil.which("git")),
+    "files": os.listdir(directory) if os.path.isdir(directory) else [],
+}))
+"""
 _KILL: Final = """
 import os, signal, sys, time
 mark = b"KANDEV_INSTANCE_ID=" + sys.argv[1].encode() + b"\\0"
@@ -85,9 +97,12 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.directory}/{name}"
 
 
-async def look(api: SpritesApi, name: str) -> Sandbox:
-    """Look into a sandbox, which wakes it up. Raises Conflict, reason sandbox_unfit, where agentctl cannot run."""
-    ran = await api.run(name, ["python3", "-c", _LOOK], timeout_s=60)
+async def look(api: SpritesApi, name: str, put: Mapping[str, str] = {}) -> Sandbox:
+    """Look into a sandbox, which wakes it up, and put private files beside agentctl, by their names.
+
+    In them `{directory}` stands for where they are. Raises Conflict, reason sandbox_unfit, where agentctl cannot run.
+    """
+    ran = await api.run(name, ["python3", "-I", "-S", "-c", _LOOK], stdin=msgspec.json.encode(put), timeout_s=60)
     try:
         found = msgspec.json.decode(ran.out)
     except msgspec.MsgspecError:
@@ -103,21 +118,22 @@ async def look(api: SpritesApi, name: str) -> Sandbox:
     return Sandbox(name=name, home=found["home"], files=tuple(found["files"]))
 
 
-async def install(
-    api: SpritesApi, sandbox: Sandbox, archive: Path, *, token: str, instance_id: str, options: Iterable[str]
-) -> None:
-    """Bring agentctl, and run it as a service for an instance. One that ran for another one ends."""
+def started_with(token: str, instance_id: str, options: Iterable[str]) -> dict[str, str]:
+    """Return the files that agentctl reads when it starts for an instance, as `look` puts them."""
+    words = (
+        *("--instance-id", instance_id, "--dir", f"{{directory}}/{instance_id}", "--log"),
+        *("--listen", f"tcp:127.0.0.1:{port_of(instance_id)}", "--token-file", "{directory}/token"),
+        *("--awake", _AWAKE, *options),
+    )
+    return {"token": token, "arguments": "\n".join(words)}
+
+
+async def install(api: SpritesApi, sandbox: Sandbox, archive: Path) -> None:
+    """Bring agentctl, and run it as a service. One that ran for another instance ends."""
     if archive.name not in sandbox.files:
         await api.write(sandbox.name, sandbox.inside(archive.name), archive, mode=0o644)
     await api.delete_service(sandbox.name, SERVICE)
-    words = (
-        *("--instance-id", instance_id, "--dir", sandbox.inside(instance_id), "--log"),
-        *("--listen", f"tcp:127.0.0.1:{port_of(instance_id)}", "--token-file", sandbox.inside("token"), *options),
-        *("--awake", _AWAKE),
-    )
-    await api.write(sandbox.name, sandbox.inside("token"), token.encode(), mode=0o600)
-    await api.write(sandbox.name, sandbox.inside("arguments"), "\n".join(words).encode(), mode=0o600)
-    command = ["python3", "-I", sandbox.inside(archive.name), f"@{sandbox.inside('arguments')}"]
+    command = ["python3", "-I", "-S", sandbox.inside(archive.name), f"@{sandbox.inside('arguments')}"]
     await api.put_service(sandbox.name, SERVICE, command)
 
 
@@ -138,7 +154,7 @@ async def bring_login(api: SpritesApi, sandbox: Sandbox, places: Iterable[str], 
 async def end(api: SpritesApi, name: str, instance_id: str) -> None:
     """End agentctl's service, and kill whatever else carries the instance's id. Raises AgentctlError tree_alive."""
     await api.delete_service(name, SERVICE)
-    ran = await api.run(name, ["python3", "-c", _KILL, instance_id])
+    ran = await api.run(name, ["python3", "-I", "-S", "-c", _KILL, instance_id])
     if ran.code:
         raise AgentctlError("A process in the sandbox did not die.", reason="tree_alive")
 
