@@ -84,11 +84,3 @@ class ContainerFiles(SessionFiles):
             target.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             shutil.copy2(source, target)
             target.chmod(0o600)
-
-    def give_to(self, uid: int, gid: int) -> None:
-        """Let the container's user own the directory, where this process may say so."""
-        if os.geteuid() != 0 or (uid, gid) == (0, 0):
-            return
-        for directory, _, names in os.walk(self.directory):
-            for path in (directory, *(os.path.join(directory, name) for name in names)):
-                os.chown(path, uid, gid, follow_symlinks=False)
