@@ -21,6 +21,8 @@ export type Queued = Pick<QueuedPrompt, "message_id" | "content" | "created_at">
 export interface Agent {
   readonly name: string;
   readonly display_name: string;
+  /** Where it runs unless a task says so; "": the default. */
+  readonly runtime: string;
   readonly native_session_resume: boolean;
   readonly history_context_injection: boolean;
   readonly found: boolean;
@@ -32,7 +34,11 @@ export interface Agent {
 
 export interface Runtime {
   readonly name: string;
-  readonly survives: readonly string[];
+  readonly default: boolean;
+  readonly available: boolean;
+  /** Why it is not available, and what to do; "" where it is. */
+  readonly problem: string;
+  readonly on_backend_restart: string;
 }
 
 export interface Mode {
