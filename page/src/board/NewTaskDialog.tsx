@@ -73,7 +73,8 @@ function AgentField({ task }: { task: NewTask }) {
 
 /** Where it runs, and on what. */
 function PlaceFields({ task }: { task: NewTask }) {
-  useEffect(() => void task.lookAround(), []);
+  const { connection } = useServices();
+  useEffect(() => connection.whenOpen(() => void task.lookAround()), []);
   return (
     <>
       {task.runtimes.value.length > 1 && <RuntimeField task={task} />}

@@ -115,8 +115,8 @@ class Carrier:
 def not_home(error: KandevError) -> str:
     """Return the line for the transcript that says so, and what comes next."""
     return (
-        f"The agent's work did not come home: {error.message} It is kept where the agent works, and the end of the next "
-        "turn tries again."
+        f"The agent's work did not come home: {error.message} "
+        "It is kept where the agent works, and the end of the next turn tries again."
     )
 
 
