@@ -134,6 +134,7 @@ interface Known {
   readonly "task.delete": Done;
   readonly "task.update": { readonly task: Task };
   readonly "task.subscribe": Done & { readonly boot_id: string };
+  readonly "task.session.get": { readonly session: SessionView; readonly resumes: readonly ResumeOutcome[] };
   readonly "task.session.list": { readonly sessions: readonly SessionView[] };
   readonly "task.session.create": { readonly session: SessionView };
   readonly "task.session.status": Status;
