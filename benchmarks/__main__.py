@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks import chunks, latency, memory, requests, resume, start, status, tools
+from benchmarks import chunks, latency, memory, requests, resume, runtimes, start, status, tools
 from benchmarks.against import compare
 from benchmarks.figures import Figure, notes, table
 
@@ -30,6 +30,7 @@ MEASURES: Mapping[str, Callable[[int | None], list[Figure]]] = {
     "status": status.measure,
     "start": start.measure,
     "memory": memory.measure,
+    "runtimes": runtimes.measure,
 }
 
 

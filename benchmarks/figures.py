@@ -25,8 +25,8 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table. `value` is the median of the rounds, in `unit`; `low` and `high` are their range.
 
-    `checked` says what was compared while it was measured, so that a fast loss is no good figure. `details` are
-    further numbers, by a name that holds their unit.
+    Without a `bar` it is for comparison only. `checked` says what was compared while it was measured, so that a fast
+    loss is no good figure. `details` are further numbers, by a name that holds their unit.
     """
 
     what: str
@@ -34,22 +34,22 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     value: float
     low: float
     high: float
-    bar: Bar
+    bar: Bar | None
     baseline: str
     checked: str
     details: dict[str, float] = {}
 
     @property
     def verdict(self) -> str:
-        """How far the value reaches."""
-        return self.bar.verdict(self.value)
+        """How far the value reaches; '' where there is no bar."""
+        return self.bar.verdict(self.value) if self.bar else ""
 
 
 def figure(
     what: str,
     unit: str,
     values: Sequence[float],
-    bar: Bar,
+    bar: Bar | None,
     *,
     baseline: str,
     checked: str,
@@ -97,8 +97,8 @@ def table(figures: Sequence[Figure]) -> str:
             number(one.value),
             f"{number(one.low)}..{number(one.high)}",
             one.baseline,
-            number(one.bar.floor),
-            number(one.bar.stretch),
+            number(one.bar.floor) if one.bar else "",
+            number(one.bar.stretch) if one.bar else "",
             one.verdict,
         ]
         for one in figures

@@ -3,6 +3,7 @@
     chunks N     N text chunks as fast as possible; a new message every CHUNKS_A_MESSAGE
     tools N      N tool calls, each with an id of its own, as fast as possible
     ticks N MS   N text chunks MS milliseconds apart; each holds the time before its write (CLOCK_MONOTONIC, ns)
+    leave        nothing; the agent ends once it has answered
 
 Sessions have no memory: any id is loaded, and replays REPLAYED updates. Run it by `python -I -S`.
 """
@@ -55,6 +56,8 @@ def tool(number: int) -> bytes:
 def perform(text: str) -> None:
     """Do what a prompt asks for."""
     command, *numbers = text.split()
+    if command == "leave":
+        return
     if command == "ticks":
         count, pause_ms = map(int, numbers)
         for number in range(count):
@@ -82,8 +85,11 @@ def main() -> None:
                 write(b"".join(map(chunk, range(REPLAYED))))
                 answer(message["id"], {})
             case "session/prompt":
-                perform(message["params"]["prompt"][0]["text"])
+                text = message["params"]["prompt"][0]["text"]
+                perform(text)
                 answer(message["id"], {"stopReason": "end_turn"})
+                if text == "leave":
+                    return
 
 
 if __name__ == "__main__":

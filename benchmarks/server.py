@@ -35,9 +35,11 @@ PACE_S = 0.001
 class Server:
     """One home and its backend. Use it as a context manager: the home is removed at the end."""
 
-    def __init__(self, *, home: Path | None = None, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, *, home: Path | None = None, environment: Mapping[str, str] | None = None, config: str = CONFIG
+    ) -> None:
         self.home = home or Path(tempfile.mkdtemp(prefix="kandev-bench-"))
-        (self.home / "config.toml").write_text(CONFIG)
+        (self.home / "config.toml").write_text(config)
         self._environment = {**os.environ, "KANDEV_HOME": str(self.home), **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._address = ("127.0.0.1", 0)
@@ -76,8 +78,9 @@ class Server:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill the backend, and wait until what it had started is gone too."""
-        left = tree(self.pid)[1:]
+        """Kill the backend, and wait until what it had started is gone too, but for what outlives it."""
+        rows = self.rows("SELECT agent_pid, agentctl_pid FROM executors_running WHERE runtime <> 'standalone'")
+        left = set(tree(self.pid)[1:]).difference(*rows)
         self._end(signal.SIGKILL)
         deadline = time.monotonic() + STOP_S
         while any(_alive(pid) for pid in left) and time.monotonic() < deadline:

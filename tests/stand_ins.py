@@ -27,9 +27,8 @@ class Stage:
         commands.mkdir(parents=True)
         for program in ("claude", "amp"):
             script = commands / program
-            script.write_text(
-                f'#!/bin/sh\nexec {sys.executable} {fakes.stream_agent.__file__} {directory} {program} "$@"\n'
-            )
+            run = f'{sys.executable} {fakes.stream_agent.__file__} {directory} {program} "$@"'
+            script.write_text(f"#!/bin/sh\npwd >>{directory}/places\nexec {run}\n")
             script.chmod(0o755)
         path = json.dumps(f"{commands}:/usr/bin:/bin")
         backend.config = f"[agents.claude-code.env]\nPATH = {path}\n[agents.amp.env]\nPATH = {path}\n"
@@ -42,6 +41,10 @@ class Stage:
         """The arguments of each start, oldest first."""
         lines = (self.directory / "log.jsonl").read_text().splitlines()
         return [json.loads(line)["arguments"] for line in lines]
+
+    def places(self) -> list[Path]:
+        """Where each start was."""
+        return [Path(line) for line in (self.directory / "places").read_text().splitlines()]
 
     def row(self) -> Json:
         """The only row in executors_running."""

@@ -4,6 +4,7 @@ import asyncio
 import os
 import resource
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from kandev.agentctl.platform import process_stat
 from kandev.agentctl.records import Exited, Started, StdinLine, StdinWritten, Torn
 from kandev.agentctl.stderr import stored_tail
 from kandev.errors import AgentctlError, AgentDied, AgentNotFound, WorkspaceMissing
-from sidecars import processes_of, sidecar
+from sidecars import ENVIRONMENT, processes_of, sidecar
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip())"
 
@@ -353,6 +354,37 @@ async def test_work_5_a_missing_directory_starts_nothing() -> None:
         with pytest.raises(WorkspaceMissing):
             await one.run(["true"], cwd="/no/such/directory")
         assert (await one.client.status()).agent.state == "configured"
+
+
+async def test_a_short_command_runs_in_the_surroundings_of_the_agent() -> None:
+    """Before that is started; what it wrote and how it ended is the answer, and nothing of it is in the journal."""
+    async with sidecar() as one:
+        run, env = partial(one.client.run, cwd="/"), {**ENVIRONMENT, "WORD": "apple"}
+        ran = await run(command=["sh", "-c", "echo $WORD $PWD $TMPDIR; echo no >&2; exit 3"], env=env)
+        assert (ran.code, ran.err) == (3, "no\n")
+        assert ran.out.split()[:2] == ["apple", "/"]
+        assert one.instance.directory in ran.out.split()[2]
+        with pytest.raises(AgentNotFound):
+            await run(command=["/nowhere/agent"], env=env)
+        with pytest.raises(WorkspaceMissing):
+            await run(command=["true"], env=env, cwd="/nowhere")
+        await one.run(["sh", "-c", "echo up; read word"])
+        with pytest.raises(AgentctlError):
+            await run(command=["true"], env=env)
+        await one.client.send(1, b"end\n")
+        assert (await one.everything())[0] == [b"up"]
+
+
+async def test_a_short_command_ends_with_its_agentctl() -> None:
+    """Also one that nobody waits for any more (`sidecar` looks that none is left)."""
+    async with sidecar() as one:
+        running = asyncio.create_task(one.client.run(command=["sleep", "600"], env=ENVIRONMENT, cwd="/"))
+        async with asyncio.timeout(10):
+            while not processes_of(one.instance.instance_id):
+                await asyncio.sleep(0.02)
+        running.cancel()
+        await asyncio.wait([running])
+        assert len(processes_of(one.instance.instance_id)) == 1
 
 
 async def test_one_agent_at_a_time_and_another_after_it() -> None:

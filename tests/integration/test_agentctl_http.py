@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kandev.agentctl.build import build
+from kandev.agentctl.identity import Identity, write_identity
 from kandev.errors import AgentctlError, TimedOut
 from kandev.runtimes import AgentctlClient
 from sidecars import ENVIRONMENT, new_instance_id, processes_of, sidecar
@@ -105,7 +106,7 @@ async def test_a_configuration_may_be_large() -> None:
 
 
 @asynccontextmanager
-async def one_file_agentctl(directory: Path) -> AsyncIterator[tuple[str, str]]:
+async def one_file_agentctl(directory: Path, *more: str) -> AsyncIterator[tuple[str, str]]:
     """Run agentctl.pyz over TCP with an interpreter that has none of our packages; (instance id, url)."""
     archive, token_file = directory / "agentctl.pyz", directory / "token"
     build(str(archive))
@@ -114,8 +115,9 @@ async def one_file_agentctl(directory: Path) -> AsyncIterator[tuple[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     arguments = ["--instance-id", instance_id, "--dir", str(directory / "run"), "--listen", f"tcp:127.0.0.1:{port}"]
+    arguments += more
     process = await asyncio.create_subprocess_exec(
-        BASE_PYTHON, "-I", str(archive), *arguments, "--token-file", str(token_file), cwd="/", env=ENVIRONMENT
+        BASE_PYTHON, "-I", "-S", str(archive), *arguments, "--token-file", str(token_file), cwd="/", env=ENVIRONMENT
     )
     try:
         yield instance_id, f"http://127.0.0.1:{port}"
@@ -164,6 +166,25 @@ async def test_an_agentctl_that_starts_again_goes_on_in_its_journal(tmp_path: Pa
         assert lines[:2] == [b"half", b'\x1e{"ev":"torn"}']
         assert b"again" in lines
         await client.aclose()
+
+
+async def test_what_earlier_instances_left_goes_but_for_the_last_one(tmp_path: Path) -> None:
+    """In a sandbox they would pile up. Only what agentctl wrote is taken for one: the agent's own files stay."""
+    for number, name in enumerate(("first", "second", "third", "agents")):
+        (tmp_path / name).mkdir()
+        identity = tmp_path / name / "agentctl.json"
+        write_identity(
+            str(tmp_path / name),
+            Identity(api_version=1, instance_id=name, nonce="", pid=1, start_time=1, boot_id="another"),
+        )
+        os.utime(identity, ns=(number, number))
+    (tmp_path / "agents").rename(tmp_path / "work")
+    (tmp_path / "link").symlink_to(tmp_path / "first")
+    async with one_file_agentctl(tmp_path, "--earlier", "1") as (instance_id, url):
+        client = AgentctlClient(url, instance_id=instance_id, token="the token")
+        await client.wait_ready(60)
+        await client.aclose()
+        assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["run", "third", "work"]
 
 
 async def test_readiness_has_a_deadline() -> None:

@@ -147,6 +147,31 @@ def test_sessions_that_need_somebody_are_told(database: Home) -> None:
     assert "kandev/x" in about(findings, "session", "running: the folder /nowhere")["mend"]
 
 
+@pytest.mark.parametrize(
+    ("table", "runtime"),
+    [
+        ('[runtimes.docker]\nimage = "i"\nhost = "unix:///nowhere/docker.sock"\n', "docker"),
+        ('[runtimes.docker]\nimage = "i"\nhost = "tcp://127.0.0.1:1"\n', "docker"),
+        ('[runtimes.remote_docker]\nhost = "ssh://127.0.0.1:1"\n', "remote_docker"),
+        ('[runtimes.remote_docker]\nhost = "tcp://127.0.0.1:1"\n', "remote_docker"),
+    ],
+)
+def test_an_engine_that_does_not_answer_is_a_line_and_no_failure(database: Home, table: str, runtime: str) -> None:
+    """Its containers were not looked at, and that is said."""
+    database.identity()
+    database.config_file.write_text(table)
+    code, findings = examine("--fix")
+    assert code == 0
+    found = about(findings, "container", f"{runtime}: its containers were not looked at.")
+    assert (found["level"], found["can_fix"]) == ("note", False)
+
+
+def test_no_engine_is_asked_where_none_is_used(database: Home) -> None:
+    """Nor is anything said."""
+    database.identity()
+    assert [one for one in examine()[1] if one["check"] == "container"] == []
+
+
 def test_a_damaged_database_is_a_problem_and_is_left_as_it_is(database: Home) -> None:
     """The copies from before migrations are named; nothing is written."""
     add_session(database, "s", "RUNNING")

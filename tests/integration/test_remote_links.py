@@ -10,7 +10,7 @@ import pytest
 
 from kandev.errors import RuntimeUnreachable
 from kandev.runtimes.remote_links import SshLink
-from kandev.runtimes.remote_tunnel import SocketTunnel
+from kandev.runtimes.socket_tunnel import SocketTunnel
 
 LIMIT = 30.0
 
@@ -102,7 +102,7 @@ async def test_many_pipes_share_one_connection(host: Host, link: SshLink) -> Non
     for number, pipe in enumerate(pipes):
         await pipe.write(str(number).encode())
         assert await pipe.read() == str(number).encode()
-        pipe.close()
+        await pipe.aclose()
     assert len(host.accepted) == 1
 
 
@@ -125,7 +125,7 @@ async def test_cont_5_a_host_that_comes_back_is_reached(host: Host, link: SshLin
         with pytest.raises(RuntimeUnreachable, match=r"127\.0\.0\.1 cannot be reached by SSH"):
             await link.open_engine()
     await host.start()
-    (await link.open_engine()).close()
+    await (await link.open_engine()).aclose()
 
 
 async def test_a_key_that_is_not_known_is_refused(host: Host, link: SshLink) -> None:

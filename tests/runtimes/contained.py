@@ -10,7 +10,9 @@ SLOW = "slow 40"
 
 
 class Engine(Protocol):
-    """An engine that a test looks at."""
+    """An engine that a test looks at, with the image of its sessions."""
+
+    image: str
 
     def docker(self, *arguments: str) -> str:
         """What a command of the docker program printed."""
@@ -78,3 +80,20 @@ class Contained:
     def container(self) -> str:
         """The id of its one container."""
         return self.engine.docker("ps", "-aq", "--no-trunc", "--filter", f"label=kandev.session_id={self.id}")
+
+
+def leave_container(session: Contained) -> str:
+    """Makes what a session of the same home leaves that is gone, a container and a volume of one name; that name."""
+    home = session.engine.docker("inspect", "-f", '{{index .Config.Labels "kandev.home"}}', session.container)
+    name = f"kandev-{home[:8]}-gone"
+    labels = ("--label", "kandev.managed=true", "--label", f"kandev.home={home}")
+    session.engine.docker("volume", "create", *labels, name)
+    own = (*labels, "--label", "kandev.session_id=gone", "--name", name, "-v", f"{name}:/kandev")
+    session.engine.docker("run", "-d", *own, session.engine.image, "sleep", "600")
+    return name
+
+
+async def doctor(backend: Backend, *arguments: str) -> list[Any]:
+    """What `kandev doctor` says of containers."""
+    answer = (await backend.cli("doctor", *arguments)).answer
+    return [one for one in answer["findings"] if one["check"] == "container"]

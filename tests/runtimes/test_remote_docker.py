@@ -12,7 +12,7 @@ import pytest
 
 from backend import Backend
 from repositories import commit, git
-from runtimes.contained import Contained
+from runtimes.contained import Contained, doctor, leave_container
 from runtimes.far_host import FarHost
 from wire_client import CallFailed, Client
 
@@ -103,6 +103,24 @@ async def test_a_session_runs_on_another_host(backend: Backend, far: FarHost, re
         assert await session.notices() == []
         await session.call("task.session.delete")
         assert far.docker("ps", "-aq") == far.docker("volume", "ls", "-q") == ""
+
+
+async def test_doctor_finds_what_sessions_left_on_the_other_host(backend: Backend, far: FarHost) -> None:
+    """Container and volume; the session that is there keeps its own. A host that is out of reach is a line."""
+    async with backend.client() as client:
+        session = await Far.begin(backend, far, client)
+        name = leave_container(session)
+        stray, fine = await doctor(backend, "--fix")
+        assert f"remote_docker: container and volume {name} of this home; no session names" in stray["text"]
+        assert stray["fixed"]
+        assert "remote_docker: 1 containers" in fine["text"]
+        assert far.docker("ps", "-aq", "--filter", f"name={name}") == ""
+        assert name not in far.docker("volume", "ls", "-q").split()
+        assert len(await doctor(backend)) == 1
+        assert "apple" in await session.say("what is the word?")
+        far.link_down()
+        (line,) = await doctor(backend)
+        assert (line["level"], line["can_fix"]) == ("note", False)
 
 
 def connections(far: FarHost) -> int:

@@ -12,6 +12,7 @@ import pytest
 from backend import Backend
 from repositories import commit, git
 from runtimes.fake_sprites import TOKEN, Box, FakeSprites
+from stand_ins import Stage, Talk
 from wire_client import CallFailed, Client
 
 SLOW = "slow 30"
@@ -149,6 +150,37 @@ async def test_work_comes_home_after_each_turn(backend: Backend, sprites: FakeSp
         assert git(here, "rev-parse", "HEAD^") == agents
         assert "Kandev-Uncommitted: yes" in git(here, "log", "-1", "--format=%B")
         assert await session.notices() == []
+
+
+async def test_of_earlier_instances_the_sandbox_keeps_one(backend: Backend, sprites: FakeSprites) -> None:
+    """Each start of the agent has a directory there; only that of the one before is left for whoever looks."""
+    async with backend.client() as client:
+        session = await Boxed.create(sprites, client)
+        for _ in range(3):
+            await session.say("crash")
+            assert "apple" in await session.say("what is the word?")
+        assert len(list((session.box.directory / "kandev").glob("*/agentctl.json"))) == 2
+        assert len(list((backend.home / "run/sprites" / session.id).glob("*/"))) <= 2
+
+
+async def test_a_copy_that_a_command_makes_is_made_in_the_sandbox(
+    backend: Backend, sprites: FakeSprites, tmp_path: Path
+) -> None:
+    """Amp's threads are on its server: the new session's sandbox copies the other one's, and goes on with the copy."""
+    own = backend.config
+    stage = Stage(backend, tmp_path / "agents")
+    backend.config = own + backend.config
+    await backend.restart()
+    async with backend.client() as client:
+        talk = await Talk.begin(client, "amp", runtime="sprites")
+        await talk.ended()
+        copy = await talk.fork()
+        assert (await copy.say("what?"))["state"] == "completed"
+        assert ((await copy.said())[-1], (await copy.status())["how"]) == ("I know apple.", "native")
+    assert [start[:2] for start in stage.starts()[1:]] == [["threads", "fork"], ["threads", "continue"]]
+    first, *second = [place.parent.parent for place in stage.places()]
+    assert {first, *second} == {box.directory for box in sprites.boxes.values()}
+    assert len({*second}) == 1
 
 
 async def test_cont_5_nothing_is_asked_at_a_start_and_a_resume_attaches(backend: Backend, sprites: FakeSprites) -> None:

@@ -54,7 +54,7 @@ ELSEWHERE = {
     "lifecycle/ingest.py:Ingest._store": "is the commit of `_commit`, which has them",
     "agentctl/stdin.py:StdinWriter._write": "goes on with what `_begin` announced; that has the one before",
     "lifecycle/forking.py:_copied": "what it makes is the agent's; a start that is cut short makes another copy",
-    "agentctl/git.py:Git.ask": "`take`, `check_out` and `collect` of Sources have them around all that git does",
+    "agentctl/programs.py:Programs.run": "Sources has them around all that git does; a copy see `_copied`",
     "worktrees/git.py:Git.ask": "git is only asked something; nothing is changed",
     "orchestrator/installed_version.py:_words": "a program is asked for its version; nothing is stored of it",
     "orchestrator/hooks.py:Hooks._run": "a command of the user's, of which nothing is stored and nothing depends on it",

@@ -81,7 +81,7 @@ def test_what_goes_there_belongs_to_the_containers_user(tmp_path: Path) -> None:
 def test_a_login_goes_there_once_and_again_when_it_is_renewed_here(tmp_path: Path) -> None:
     """A copy that the agent renewed there stays; a new volume has none."""
     files, login = RemoteFiles(tmp_path / "run", "s1"), tmp_path / ".agent/auth.json"
-    files.prepare("i1")
+    files.make("i1")
     login.parent.mkdir()
     login.write_text("secret")
     environ, places = {"HOME": str(tmp_path)}, ["~/.agent/auth.json", "$KEY", "~/../outside", "~/.agent/missing"]
@@ -92,8 +92,32 @@ def test_a_login_goes_there_once_and_again_when_it_is_renewed_here(tmp_path: Pat
     os.utime(login, ns=(1, login.stat().st_mtime_ns + 1))
     assert files.logins(places, environ) == expected
     files.note_logins(expected)
-    files.forget_logins()
+    files.forget_brought()
     assert files.logins(places, environ) == expected
+
+
+def test_agentctl_goes_there_once(tmp_path: Path) -> None:
+    """Another one does, too, and the same again in a new volume, or where it did not answer."""
+    files = RemoteFiles(tmp_path / "run", "s1")
+    files.make("i1")
+    first, second = tmp_path / "agentctl-1.pyz", tmp_path / "agentctl-2.pyz"
+    assert not files.has_archive(first)
+    files.note_archive(first)
+    assert (files.has_archive(first), files.has_archive(second)) == (True, False)
+    files.forget_brought()
+    assert not files.has_archive(first)
+    made = unpacked(parcel(None, token="t0ken", instance_id="i1", options=(), config=CONFIG, user="7:8", logins={}))
+    assert "kandev/agentctl.pyz" not in made
+
+
+def test_of_earlier_instances_only_the_last_ones_directory_is_left(tmp_path: Path) -> None:
+    """Failed starts do not pile up; what else is kept of the session stays."""
+    files = RemoteFiles(tmp_path / "run", "s1")
+    home = files.directory / "home"
+    for number in range(4):
+        files.make(f"i{number}", home)
+        os.utime(files.instance_directory(f"i{number}"), ns=(1, number))
+    assert sorted(path.name for path in files.directory.iterdir()) == ["home", "i2", "i3", "token"]
 
 
 async def test_sec_2_of_what_comes_back_only_the_journal_is_taken(tmp_path: Path) -> None:

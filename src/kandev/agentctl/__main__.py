@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from kandev.agentctl import API_VERSION
 from kandev.agentctl.fork_server import redirect_output
+from kandev.agentctl.identity import remove_earlier
 from kandev.agentctl.server import run
 from kandev.agentctl.sidecar import CAP_BYTES, WRITE_TIMEOUT_S, Options
 
@@ -44,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     if given.log:
         redirect_output(options.directory)
+    if given.earlier >= 0:
+        remove_earlier(options.directory, given.earlier)
     run(options, listeners)
 
 
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--write-timeout", type=float, default=WRITE_TIMEOUT_S, help="seconds a line may take")
     parser.add_argument("--idle", type=float, default=0, help="seconds without a request or output, then it ends")
     parser.add_argument("--awake", default="", help="socket of a sandbox's service, told while something goes on")
+    parser.add_argument("--earlier", type=int, default=-1, help="directories of earlier instances beside DIR to keep")
     parser.add_argument("--log", action="store_true", help="write to DIR/agentctl.log instead of stderr")
     return parser
 

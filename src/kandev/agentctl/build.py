@@ -1,11 +1,15 @@
 """Builds agentctl.pyz, one file for containers and remote hosts: `python -m kandev.agentctl.build OUT`.
 
-It holds this package and h11, and runs with any Python from 3.11 on: `python3 -I agentctl.pyz --help`. It holds the
-demo agent too: `python3 -I agentctl.pyz demo-agent`.
+It holds this package and h11, and runs with any Python from 3.11 on: `python3 -I -S agentctl.pyz --help`. It holds the
+demo agent too: `python3 -I -S agentctl.pyz demo-agent`. Each module is there compiled as well: a Python of the version
+that built it starts a good third faster, and another one takes no notice.
 """
 
+import importlib.util
+import marshal
 import os
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -34,6 +38,11 @@ from kandev.agentctl.__main__ import main
 main(sys.argv[1:])
 """
 _LEFT_OUT: Final = ("build.py",)
+_UNCHECKED: Final = (0b01).to_bytes(4, "little")
+"""In a compiled file: it is named by the hash of its source (PEP 552), and nobody compares the two."""
+_SAME_EACH_TIME: Final = 2
+"""The last version of marshal whose bytes do not depend on what else refers to an object."""
+_ONE: Final = threading.Lock()
 
 
 def build(out: str) -> None:
@@ -46,17 +55,23 @@ def build(out: str) -> None:
             _add(archive, "kandev/demo/__init__.py", b"")
             for name, path in _sources():
                 with open(path, "rb") as source:
-                    _add(archive, name, source.read())
+                    content = source.read()
+                _add(archive, name, content)
+                _add(archive, f"{name}c", _compiled(name, content))
     os.chmod(out, 0o755)  # noqa: S103  # a program that anybody may run
 
 
 def build_in(directory: Path) -> Path:
-    """Build into a directory under a name that tells the content, so that an archive in use is never changed."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = directory / f"agentctl.{os.getpid()}"
-    build(str(draft))
-    digest = sha256(draft.read_bytes()).hexdigest()[:12]
-    return draft.rename(directory / f"agentctl-{digest}.pyz")
+    """Build into a directory under a name that tells the content, so that an archive in use is never changed.
+
+    Sessions that start at once may call it from several threads. What a kill left half there is written over.
+    """
+    with _ONE:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = directory / "agentctl.new"
+        build(str(draft))
+        digest = sha256(draft.read_bytes()).hexdigest()[:12]
+        return draft.rename(directory / f"agentctl-{digest}.pyz")
 
 
 def main(arguments: list[str]) -> None:
@@ -75,6 +90,12 @@ def _sources() -> Iterator[tuple[str, str]]:
         for file in sorted(os.listdir(directory)):
             if file.endswith(".py") and file not in _LEFT_OUT:
                 yield f"{name}/{file}", os.path.join(directory, file)
+
+
+def _compiled(name: str, source: bytes) -> bytes:
+    code = compile(source, name, "exec", dont_inherit=True, optimize=0)
+    head = importlib.util.MAGIC_NUMBER + _UNCHECKED + importlib.util.source_hash(source)
+    return head + marshal.dumps(code, _SAME_EACH_TIME)
 
 
 def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:

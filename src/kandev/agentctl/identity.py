@@ -3,11 +3,19 @@
 import fcntl
 import json
 import os
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from typing import Final
 
-__all__ = ["AgentIdentity", "Identity", "claim_directory", "read_identity", "write_identity"]
+__all__ = [
+    "AgentIdentity",
+    "Identity",
+    "claim_directory",
+    "read_identity",
+    "remove_earlier",
+    "write_identity",
+]
 
 _FILE: Final = "agentctl.json"
 _CLAIM_TIMEOUT_S: Final = 5.0
@@ -77,3 +85,25 @@ def read_identity(directory: str) -> Identity | None:
         return Identity(**fields, agent=AgentIdentity(**agent) if agent else None)
     except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, AttributeError):
         return None
+
+
+def remove_earlier(directory: str, keep: int) -> None:
+    """Remove what earlier instances left beside `directory`, but for the last `keep`; what cannot be removed stays.
+
+    Only a directory whose identity names it is taken for one.
+    """
+    beside, own = os.path.split(directory)
+    with os.scandir(beside) as entries:
+        others = [entry.path for entry in entries if entry.name != own and entry.is_dir(follow_symlinks=False)]
+    found = [path for path in others if _is_instance(path)]
+    found.sort(key=lambda path: os.stat(os.path.join(path, _FILE)).st_mtime_ns)
+    for path in found[: max(0, len(found) - keep)]:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_instance(path: str) -> bool:
+    try:
+        identity = read_identity(path)
+    except OSError:  # of somebody else's, say
+        return False
+    return identity is not None and identity.instance_id == os.path.basename(path)

@@ -39,6 +39,7 @@ class Server:
             ("GET", "/health"): self._health,
             ("GET", "/status"): self._health,
             ("POST", "/configure"): self._configure,
+            ("POST", "/run"): self._run,
             ("POST", "/start"): self._start,
             ("POST", "/send"): self._send,
             ("POST", "/stop"): self._stop,
@@ -115,6 +116,9 @@ class Server:
     async def _configure(self, request: Request) -> Mapping[str, Any]:
         self._sidecar.configure(request.json())
         return {}
+
+    async def _run(self, request: Request) -> Mapping[str, Any]:
+        return await self._sidecar.run(request.json())
 
     async def _start(self, _request: Request) -> Mapping[str, Any]:
         return self._sidecar.start()

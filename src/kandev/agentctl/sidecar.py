@@ -17,10 +17,11 @@ from kandev.agentctl.identity import AgentIdentity, Identity, write_identity
 from kandev.agentctl.journal import Journal
 from kandev.agentctl.platform import boot_id, process_stat
 from kandev.agentctl.process import AgentRun, Surroundings
+from kandev.agentctl.programs import Programs
 from kandev.agentctl.refusal import Refusal
 from kandev.agentctl.segments import journal_in
 from kandev.agentctl.sources import Sources
-from kandev.agentctl.spawn import Launch, spawn
+from kandev.agentctl.spawn import Launch, environment_of, refused, spawn
 from kandev.agentctl.tree import ProcessTree
 
 __all__ = ["CAP_BYTES", "WRITE_TIMEOUT_S", "Options", "Sidecar"]
@@ -33,6 +34,9 @@ BACKEND_GONE_GRACE_S: Final = 2.0
 """How long the agent of a transient instance has after its backend died: stdin is closed, then the tree is killed."""
 TERMINATE_GRACE_S: Final = 8.0
 """How long an agent has when agentctl itself gets SIGTERM: some agents need this long to end in order."""
+RUN_S: Final = 60.0
+"""How long a short command of the agent's may take."""
+_RUN_BYTES: Final = 64 << 10
 _LAST_WORDS_BYTES: Final = 2048
 _ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -68,7 +72,8 @@ class Sidecar:
         self._loop = asyncio.get_running_loop()
         self._tree = ProcessTree(self._loop)
         self.journal = Journal(journal_in(options.directory), on_growth=self.wake_readers)
-        self.sources = Sources(options.directory, Git(self._tree))
+        self._programs = Programs(self._tree)
+        self.sources = Sources(options.directory, Git(self._programs))
         self._launch: Launch | None = None
         self._run: AgentRun | None = None
         self._gen = 0
@@ -117,6 +122,32 @@ class Sidecar:
 
     def configure(self, payload: Mapping[str, Any]) -> None:
         """Take command, env, cwd and perhaps tmpdir for the next start; with `inherit` env is added to our own."""
+        launch = self._asked(payload)
+        self._refuse_while_running()
+        failpoint("agentctl.before_configure")
+        self._launch = launch
+        failpoint("agentctl.after_configure")
+
+    async def run(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Run a short command of the agent's before that is started, in the surroundings that `configure` gives."""
+        launch = self._asked(payload)
+        self._refuse_while_running()
+        environment = environment_of(launch, instance_id=self.options.instance_id)
+        try:
+            ended = await self._programs.run(
+                launch.command, env=environment, limit_s=RUN_S, kept_bytes=_RUN_BYTES, cwd=launch.cwd
+            )
+        except TimeoutError:
+            raise Refusal(504, "command_late", f"{launch.command[0]} did not end within {RUN_S:g} s.") from None
+        except (OSError, ValueError) as error:
+            raise refused(error, launch) from error
+        return {
+            "code": ended.code,
+            "out": ended.out.decode("utf-8", "replace"),
+            "err": ended.err.decode("utf-8", "replace"),
+        }
+
+    def _asked(self, payload: Mapping[str, Any]) -> Launch:
         command, env, cwd = payload.get("command"), payload.get("env"), payload.get("cwd")
         tmpdir = payload.get("tmpdir", os.path.join(self.options.directory, "tmp"))
         if not (isinstance(command, list) and command and all(isinstance(part, str) for part in command)):
@@ -127,10 +158,7 @@ class Sidecar:
             raise Refusal(400, "bad_request", "cwd and tmpdir are paths.")
         if payload.get("inherit"):
             env = {**os.environ, **env}
-        self._refuse_while_running()
-        failpoint("agentctl.before_configure")
-        self._launch = Launch(command=tuple(command), env=env, cwd=cwd, tmpdir=tmpdir)
-        failpoint("agentctl.after_configure")
+        return Launch(command=tuple(command), env=env, cwd=cwd, tmpdir=tmpdir)
 
     def start(self) -> Mapping[str, Any]:
         """Start the configured agent."""

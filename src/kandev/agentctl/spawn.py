@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kandev.agentctl.platform import INSTANCE_VARIABLE, process_stat
 from kandev.agentctl.refusal import Refusal
 
-__all__ = ["Launch", "Spawned", "spawn"]
+__all__ = ["Launch", "Spawned", "environment_of", "refused", "spawn"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,7 @@ class Spawned:
 
 def spawn(launch: Launch, *, instance_id: str) -> Spawned:
     """Start the command. Raises Refusal: cwd_missing, agent_not_found, launch_failed."""
-    if not os.path.isdir(launch.cwd):
-        raise Refusal(422, "cwd_missing", f"The working directory {launch.cwd} does not exist.")
-    os.makedirs(launch.tmpdir, mode=0o700, exist_ok=True)
+    environment = environment_of(launch, instance_id=instance_id)
     stdin, stdout, stderr = os.pipe(), os.pipe(), os.pipe()
     try:
         # Its own session: no signal of our terminal reaches it (PROC-4), and SIGTERM can go to its group.
@@ -47,13 +45,13 @@ def spawn(launch: Launch, *, instance_id: str) -> Spawned:
             stdout=stdout[1],
             stderr=stderr[1],
             cwd=launch.cwd,
-            env={**launch.env, INSTANCE_VARIABLE: instance_id, "TMPDIR": launch.tmpdir},
+            env=environment,
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
         for fd in (stdin[1], stdout[0], stderr[0]):
             os.close(fd)
-        raise _refused(error, launch) from error
+        raise refused(error, launch) from error
     finally:
         for fd in (stdin[0], stdout[1], stderr[1]):
             os.close(fd)
@@ -63,7 +61,16 @@ def spawn(launch: Launch, *, instance_id: str) -> Spawned:
     return Spawned(pid=process.pid, start_time=stat.start_time, stdin=stdin[1], stdout=stdout[0], stderr=stderr[0])
 
 
-def _refused(error: OSError | ValueError, launch: Launch) -> Refusal:
+def environment_of(launch: Launch, *, instance_id: str) -> dict[str, str]:
+    """Return the environment of what is to be started, whose directories are there. Raises Refusal cwd_missing."""
+    if not os.path.isdir(launch.cwd):
+        raise Refusal(422, "cwd_missing", f"The working directory {launch.cwd} does not exist.")
+    os.makedirs(launch.tmpdir, mode=0o700, exist_ok=True)
+    return {**launch.env, INSTANCE_VARIABLE: instance_id, "TMPDIR": launch.tmpdir}
+
+
+def refused(error: OSError | ValueError, launch: Launch) -> Refusal:
+    """Return what is said of a command that could not be started."""
     name = launch.command[0]
     if isinstance(error, ValueError):  # a NUL in an argument
         return Refusal(422, "launch_failed", f"{name} cannot be started: {error}.")

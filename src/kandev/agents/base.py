@@ -227,12 +227,12 @@ def launch_command(
     return words
 
 
-def fork_command(config: AgentConfig, *, token: str) -> list[str]:
-    """The words that start a copy of the session that the token names. Raises `Invalid` where there are none."""
+def fork_command(config: AgentConfig, *, token: str, place: Place = HERE) -> list[str]:
+    """The words that make a copy, at a place, of the session that the token names. Raises `Invalid` without any."""
     if not config.session.fork_session_cmd:
         raise Invalid(f"{config.display_name} cannot fork a session by its command line", field="agent")
     _refuse_option(token)
-    return [*HERE.expand(config.session.fork_session_cmd), token]
+    return [*place.expand(config.session.fork_session_cmd), token]
 
 
 def _refuse_option(value: str) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @click.option("--fix", is_flag=True, help="Mend what can be mended safely.")
 @json_option
 def doctor(*, fix: bool, as_json: bool) -> None:
-    """Check the home, the database, git, the agents and leftovers.
+    """Check the home, the database, git, the agents, leftovers and containers.
 
     Every finding says how to mend it. Works with and without a running backend. Exit code 1 when something keeps
     kandev from working.
@@ -36,6 +36,7 @@ def doctor(*, fix: bool, as_json: bool) -> None:
 
 def _examine() -> "Iterator[Finding]":
     from kandev.cli.doctor_agents import check_agents
+    from kandev.cli.doctor_containers import check_containers
     from kandev.cli.doctor_home import backend_pid, check_backend, check_home, check_machine
     from kandev.cli.doctor_mending import Alone, Connected
     from kandev.cli.doctor_state import check_state
@@ -58,3 +59,5 @@ def _examine() -> "Iterator[Finding]":
     backend_runs = backend_pid(home) != 0
     mending = Connected() if backend_runs else Alone(home, config)
     yield from check_state(home, mending, backend_runs=backend_runs)
+    if config is not None:
+        yield from check_containers(home, config)

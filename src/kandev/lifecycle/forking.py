@@ -1,10 +1,9 @@
 """A session that begins as the agent's own copy of another one, for agents that copy by a command of their own.
 
-The command runs beside the backend, whatever the runtime: what it copies does not lie where the agent runs.
+The command runs where the agent does, in its environment: in a container of its own it copies what the agent's server
+has (Amp's threads), or what is mounted there, and says so where it finds nothing.
 """
 
-import asyncio
-import contextlib
 import os
 
 import msgspec
@@ -16,7 +15,6 @@ from kandev.lifecycle.execution import AgentExecution
 
 log = structlog.get_logger(__name__)
 
-LIMIT_S = 60.0
 TOKEN_CHARACTERS = 200
 
 
@@ -31,8 +29,8 @@ async def fork_by_command(execution: AgentExecution) -> None:
         return
     try:
         token = await _copied(execution)
-    except (AgentError, OSError) as error:
-        execution.fork_failed = str(error)
+    except AgentError as error:
+        execution.fork_failed = error.message
         log.info("fork.failed", session_id=request.session_id, error=execution.fork_failed)
         execution.request = msgspec.structs.replace(request, fork_of="")
     else:
@@ -40,27 +38,16 @@ async def fork_by_command(execution: AgentExecution) -> None:
 
 
 async def _copied(execution: AgentExecution) -> str:
-    request, config = execution.request, execution.config
-    words = fork_command(config, token=request.fork_of)
-    process = await asyncio.create_subprocess_exec(
-        *words,
+    request, config, place = execution.request, execution.config, execution.runtime.place
+    words = fork_command(config, token=request.fork_of, place=place)
+    ran = await execution.client.run(
+        command=words,
+        env=launch_environment(config, os.environ, place),
         cwd=request.cwd,
-        env=launch_environment(config, os.environ),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        inherit=place.own_environment,
     )
-    try:
-        async with asyncio.timeout(LIMIT_S):
-            output, errors = await process.communicate()
-    except TimeoutError:
-        raise AgentError(f"{' '.join(words[:-1])} did not end within {LIMIT_S:g} s") from None
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-    said = errors.decode(errors="replace").strip() or output.decode(errors="replace").strip()
-    copied = output.split()[-1].decode(errors="replace") if output.split() else ""
-    if process.returncode or not copied or copied.startswith("-") or len(copied) > TOKEN_CHARACTERS:
-        text = said.replace(request.fork_of, "…")[-400:]
-        raise AgentError(f"{' '.join(words[:-1])} ended with {process.returncode}: {text}")
+    copied = ran.out.split()[-1] if ran.out.split() else ""
+    if ran.code or not copied or copied.startswith("-") or len(copied) > TOKEN_CHARACTERS:
+        said = (ran.err.strip() or ran.out.strip()).replace(request.fork_of, "…")[-400:]
+        raise AgentError(f"{' '.join(words[:-1])} ended with {ran.code}: {said}")
     return copied

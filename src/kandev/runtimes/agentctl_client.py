@@ -11,10 +11,11 @@ from typing import Any, BinaryIO, Final, TypeVar
 import msgspec
 
 from kandev.agentctl import API_VERSION
+from kandev.agentctl.sidecar import RUN_S
 from kandev.errors import AgentctlError, AgentDied, AgentError, AgentNotFound, TimedOut, WorkspaceMissing
 from kandev.runtimes.http_pool import READ_BYTES, Answer, HttpPool
 
-__all__ = ["AgentHealth", "AgentProcess", "AgentctlClient", "Health", "JournalHealth", "Work"]
+__all__ = ["AgentHealth", "AgentProcess", "AgentctlClient", "Health", "JournalHealth", "Ran", "Work"]
 
 OK: Final = HTTPStatus.OK.value
 
@@ -25,7 +26,7 @@ STOP_MARGIN_S: Final = 20.0
 GIT_TIMEOUT_S: Final = 1800.0
 """What a few gits over all files of a large repository may take; agentctl gives each of them 300 s."""
 _SEND_TRIES: Final = 3
-_READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2)
+_READY_PAUSE_S: Final = (0.01, 0.02, 0.05, 0.1)
 
 T = TypeVar("T")
 
@@ -72,6 +73,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalHealth
     last_line: int
 
+    @property
+    def is_spoken(self) -> bool:
+        """Whether this backend can talk to it; also in the version before its own, which it meets after an upgrade."""
+        return self.api_version in {API_VERSION, API_VERSION - 1}
+
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent did in a directory that is not here, as agentctl's `Sources.collect` tells it; `size` in bytes."""
@@ -83,6 +89,14 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     uncommitted: bool = False
     gitlinks: list[str] = []
     incomplete: str = ""
+
+
+class Ran(msgspec.Struct, frozen=True, kw_only=True):
+    """How a short command ended, the begin of what it wrote (64 KiB), and the end of its complaints."""
+
+    code: int
+    out: str
+    err: str
 
 
 class AgentctlClient:
@@ -110,7 +124,7 @@ class AgentctlClient:
             raise TimedOut(f"agentctl did not answer within {timeout_s:g} s.", reason="agentctl_not_ready") from None
         if health.instance_id != self._instance_id:
             raise AgentctlError("Another agentctl answers at this address.", reason="instance_mismatch")
-        if health.api_version not in {API_VERSION, API_VERSION - 1}:
+        if not health.is_spoken:
             raise AgentctlError(
                 f"agentctl speaks version {health.api_version}, this backend {API_VERSION}.", reason="api_version"
             )
@@ -125,6 +139,14 @@ class AgentctlClient:
         """
         payload = {"command": list(command), "env": dict(env), "cwd": cwd, "inherit": inherit}
         await self._call("POST", "/configure", payload)
+
+    async def run(self, *, command: Sequence[str], env: Mapping[str, str], cwd: str, inherit: bool = False) -> Ran:
+        """Run a short command before the agent is started, in the surroundings that `configure` would give it.
+
+        Raises AgentNotFound, WorkspaceMissing, and AgentctlError command_late.
+        """
+        payload = {"command": list(command), "env": dict(env), "cwd": cwd, "inherit": inherit}
+        return _decode(await self._call("POST", "/run", payload, timeout_s=RUN_S + CALL_TIMEOUT_S), Ran)
 
     async def start(self) -> AgentProcess:
         """Start the agent. Raises AgentNotFound, WorkspaceMissing."""

@@ -3,27 +3,26 @@
 SESSION/            mounted
     token           what every request to agentctl must carry, 0600
     arguments       of agentctl, for the next start of the container; one on each line
-    home/           the agent's home: its sessions last as long as this session, its login comes from the user's
+    home/           the agent's home: its sessions last as long as this session, its login comes from the user's,
+                    and who the user is for git
     INSTANCE/       journal and socket of one instance
 """
 
 import contextlib
+import json
 import os
-import re
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from kandev.agents.home_files import locate
+from kandev.runtimes.session_files import PRIVATE, SessionFiles, write_private
 
 __all__ = ["ContainerFiles", "port_inside"]
 
-_PRIVATE: Final = 0o700
 _PATH_LIMIT: Final = 106  # and one more for the name that a socket has until it is listened at
 _PORT: Final = 8765
-_ID: Final = re.compile(r"[0-9A-Za-z-]{1,64}")
 
 
 def port_inside() -> str:
@@ -31,32 +30,18 @@ def port_inside() -> str:
     return f"{_PORT}/tcp"
 
 
-class ContainerFiles:
-    """The directory of one session under `root`, the runtime's directory. Making this object touches nothing."""
+class ContainerFiles(SessionFiles):
+    """What a session's container is given."""
 
     def __init__(self, root: Path, session_id: str) -> None:
-        assert _ID.fullmatch(session_id), "ids are ours, and no paths (SEC-2)"
-        self.session_id = session_id
-        self.directory = root / session_id
+        super().__init__(root, session_id)
         self.home = self.directory / "home"
         self.arguments = self.directory / "arguments"
-        self._token = self.directory / "token"
-
-    def instance_directory(self, instance_id: str) -> Path:
-        """Return where an instance has its journal."""
-        return self.directory / instance_id
 
     def socket(self, instance_id: str) -> str:
         """Return the path of an instance's socket; '' where it would be too long for one."""
         path = str(self.instance_directory(instance_id) / "sock")
         return path if len(os.fsencode(path)) <= _PATH_LIMIT else ""
-
-    @property
-    def token(self) -> str:
-        """What requests must carry; '' before the first start."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._token.read_text("ascii").strip()
-        return ""
 
     @property
     def instance_id(self) -> str:
@@ -66,20 +51,23 @@ class ContainerFiles:
             return words[words.index("--instance-id") + 1]
         return ""
 
+    def instances(self) -> list[str]:
+        """Return the ids of the instances that have a directory, those that have ended too."""
+        with contextlib.suppress(FileNotFoundError):
+            return [path.name for path in self.directory.iterdir() if path.is_dir() and path != self.home]
+        return []
+
     def prepare(self, instance_id: str, *, cap_bytes: int, idle_s: float, listens_on_network: bool) -> None:
         """Make the directory ready for the start of an instance."""
-        for directory in (self.directory, self.home, self.instance_directory(instance_id)):
-            directory.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        if not self.token:
-            _write(self._token, secrets.token_hex(32))
+        self.make(instance_id, self.home)
         path = self.socket(instance_id)
         listens = [*(["--listen", f"unix:{path}"] if path else [])]
         listens += ["--listen", f"tcp:0.0.0.0:{_PORT}"] if listens_on_network else []
         words = [
             *("--instance-id", instance_id, "--dir", str(self.instance_directory(instance_id)), *listens),
-            *("--token-file", str(self._token), "--cap", str(cap_bytes), "--idle", str(idle_s), "--log"),
+            *("--token-file", str(self.token_file), "--cap", str(cap_bytes), "--idle", str(idle_s), "--log"),
         ]
-        _write(self.arguments, "\n".join(words))
+        write_private(self.arguments, "\n".join(words))
 
     def bring_login(self, places: Iterable[str], environ: Mapping[str, str]) -> None:
         """Copy the files by which the agent is logged in, and nothing else of the user's home.
@@ -95,9 +83,17 @@ class ContainerFiles:
                 continue
             if target.exists() and target.stat().st_mtime >= source.stat().st_mtime:
                 continue
-            target.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            target.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             shutil.copy2(source, target)
             target.chmod(0o600)
+
+    def bring_identity(self, name: str, email: str) -> None:
+        """Tell git in there who commits, where an earlier start, or the agent, has not told it."""
+        target = self.home / ".gitconfig"
+        told = {key: value for key, value in (("name", name), ("email", email)) if value and value.isprintable()}
+        if told and not target.exists():
+            lines = [f"\t{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in told.items()]
+            write_private(target, "\n".join(["[user]", *lines, ""]))
 
     def give_to(self, uid: int, gid: int) -> None:
         """Let the container's user own the directory, where this process may say so."""
@@ -106,17 +102,3 @@ class ContainerFiles:
         for directory, _, names in os.walk(self.directory):
             for path in (directory, *(os.path.join(directory, name) for name in names)):
                 os.chown(path, uid, gid, follow_symlinks=False)
-
-    def remove(self) -> None:
-        """Remove it all, the agent's own memory too."""
-        shutil.rmtree(self.directory, ignore_errors=True)
-
-
-def _write(path: Path, text: str) -> None:
-    draft = path.with_suffix(".new")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
-    draft.replace(path)

@@ -32,7 +32,7 @@ from kandev.runtimes.container_spec import (
     limits_of,
     publishes_port,
 )
-from kandev.runtimes.sprites_sandbox import SandboxFiles
+from kandev.runtimes.session_files import SessionFiles
 
 __all__ = ["ARCHIVE", "RELAY", "ROOT", "RemoteFiles", "journal_from", "parcel", "remote_spec", "socket_inside"]
 
@@ -42,9 +42,13 @@ _HOME: Final = f"{ROOT}/home"
 _PIECE_BYTES: Final = 64 * 1024
 _STDERR: Final = "stderr.log"
 RELAY: Final = """
-import os, select, socket, sys
+import os, select, socket, sys, time
 there = socket.socket(socket.AF_UNIX)
-there.connect(sys.argv[1])
+ends = time.monotonic() + 8
+while there.connect_ex(sys.argv[1]):
+    if time.monotonic() > ends:
+        sys.exit()
+    time.sleep(0.02)
 while True:
     for ready in select.select([0, there], [], [])[0]:
         data = os.read(0, 65536) if ready == 0 else there.recv(65536)
@@ -55,7 +59,7 @@ while True:
         while ready != 0 and data:
             data = data[os.write(1, data):]
 """
-"""A program that leads its stdin and stdout to the socket that it is given."""
+"""A program that leads its stdin and stdout to the socket that it is given, as soon as somebody listens there."""
 
 
 def socket_inside(instance_id: str) -> str:
@@ -63,13 +67,14 @@ def socket_inside(instance_id: str) -> str:
     return f"{ROOT}/{instance_id}/sock"
 
 
-class RemoteFiles(SandboxFiles):
-    """What is kept here of one session's container, under `root`. Making this object touches nothing."""
+class RemoteFiles(SessionFiles):
+    """What is kept here of one session's container on another host."""
 
     def __init__(self, root: Path, session_id: str) -> None:
         super().__init__(root, session_id)
         self._started = self.directory / "started"
         self._logins = self.directory / "logins"
+        self._archive = self.directory / "archive"
 
     @property
     def instance_id(self) -> str:
@@ -104,9 +109,24 @@ class RemoteFiles(SandboxFiles):
         times = {target: source.stat().st_mtime_ns for target, source in logins.items()}
         self._logins.write_bytes(msgspec.json.encode({**self._brought(), **times}))
 
-    def forget_logins(self) -> None:
-        """Note that none is there: the volume is new."""
+    def has_archive(self, archive: Path) -> bool:
+        """Tell whether this agentctl is there; its name tells its content."""
+        with contextlib.suppress(FileNotFoundError):
+            return self._archive.read_text() == archive.name
+        return False
+
+    def note_archive(self, archive: Path) -> None:
+        """Note that this agentctl is there now."""
+        self._archive.write_text(archive.name)
+
+    def forget_archive(self) -> None:
+        """Note that agentctl is not there, or not as it was."""
+        self._archive.unlink(missing_ok=True)
+
+    def forget_brought(self) -> None:
+        """Note that nothing is there: the volume is new."""
         self._logins.unlink(missing_ok=True)
+        self.forget_archive()
 
     def _brought(self) -> dict[str, int]:
         with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
@@ -129,7 +149,7 @@ def remote_spec(
     mount = {"Type": "volume", "Source": volume, "Target": ROOT}
     return {
         "Image": image_of(config, request.agent),
-        "Entrypoint": ["python3", "-I", ARCHIVE],
+        "Entrypoint": ["python3", "-I", "-S", ARCHIVE],
         "Cmd": [f"@{ROOT}/arguments"],
         "Env": [f"{name}={value}" for name, value in environment_of(config, environ, home=_HOME).items()],
         "User": user,
@@ -151,7 +171,7 @@ def remote_spec(
 
 
 def parcel(
-    archive: Path,
+    archive: Path | None,
     *,
     token: str,
     instance_id: str,
@@ -160,7 +180,10 @@ def parcel(
     user: str,
     logins: Mapping[str, Path],
 ) -> bytes:
-    """Return a tar for the container's root: everything that the start of an instance needs, with its owner."""
+    """Return a tar for the container's root: everything that the start of an instance needs, with its owner.
+
+    Without an `archive`, agentctl is there already.
+    """
     uid, _, gid = user.partition(":")
     owner = (int(uid), int(gid))
     words = [
@@ -173,7 +196,8 @@ def parcel(
     with tarfile.open(fileobj=made, mode="w") as tar:
         for directory in (ROOT, _HOME, f"{ROOT}/{instance_id}"):
             _add(tar, directory, owner, None, mode=0o700)
-        _add(tar, ARCHIVE, owner, archive.read_bytes(), mode=0o644)
+        if archive is not None:
+            _add(tar, ARCHIVE, owner, archive.read_bytes(), mode=0o644)
         _add(tar, f"{ROOT}/token", owner, token.encode(), mode=0o600)
         _add(tar, f"{ROOT}/arguments", owner, "\n".join(words).encode(), mode=0o600)
         for parent in sorted({parent for target in logins for parent in Path(target).parents}):

@@ -6,7 +6,6 @@ reconnected by what its row names. A host that cannot be reached leaves everythi
 
 import asyncio
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -20,19 +19,18 @@ from kandev.agents.place import Place
 from kandev.config import RemoteDockerConfig
 from kandev.domain.constants import AGENTCTL_READY_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError, RuntimeUnreachable, TimedOut
-from kandev.runtimes.agentctl_client import AgentctlClient
-from kandev.runtimes.base import ANOTHER, Instance, InstanceRequest, Named, RuntimeReport
+from kandev.runtimes.base import Instance, InstanceRequest, RuntimeReport
 from kandev.runtimes.container_spec import container_name, home_labels, publishes_port
 from kandev.runtimes.docker_engine import Container
+from kandev.runtimes.far_runtime import Door, FarRuntime
 from kandev.runtimes.local import stop_agent
-from kandev.runtimes.patient_client import PatientClient
 from kandev.runtimes.remote_container import (
     ARCHIVE,
     ROOT,
     RemoteFiles,
     journal_from,
 )
-from kandev.runtimes.remote_door import Door
+from kandev.runtimes.remote_door import ContainerDoor
 from kandev.runtimes.remote_engine import RemoteEngine
 from kandev.runtimes.remote_links import SshLink, TlsLink, link_to
 from kandev.runtimes.remote_maker import STOP_S, ContainerMaker
@@ -42,17 +40,16 @@ __all__ = ["RemoteDockerRuntime"]
 
 log = structlog.get_logger(__name__)
 
-ASK_S: Final = 8.0
-"""How long a host may take where somebody waits for a list, or the start of the backend."""
 _LOOK_S: Final = 2.0
 _STDERR_BYTES: Final = 64 << 20
 
 
-class RemoteDockerRuntime:
-    """Keeps tokens and journals under `directory`, one subdirectory for each session."""
+class RemoteDockerRuntime(FarRuntime):
+    """One container and one volume for each session."""
 
     name = "remote_docker"
-    lasting = True
+    ask_s = 8.0
+    wake_s = AGENTCTL_READY_S
 
     def __init__(
         self,
@@ -63,12 +60,8 @@ class RemoteDockerRuntime:
         environ: Mapping[str, str],
         cap_bytes: int = CAP_BYTES,
     ) -> None:
-        self._directory = directory
+        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes)
         self._config = config
-        self._home_id = home_id
-        self._environ = environ
-        self._cap_bytes = cap_bytes
-        self._doors: dict[str, Door] = {}
 
     @cached_property
     def _link(self) -> SshLink | TlsLink:
@@ -86,12 +79,9 @@ class RemoteDockerRuntime:
     @cached_property
     def _archive(self) -> Path:
         """The file with agentctl."""
-        from kandev.agentctl.build import build  # noqa: PLC0415 - a backend without containers needs no zipfile
+        from kandev.agentctl.build import build_in  # noqa: PLC0415 - a backend without containers needs no zipfile
 
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft = self._directory / f"agentctl.{os.getpid()}"
-        build(str(draft))
-        return draft.rename(self._directory / "agentctl.pyz")
+        return build_in(self._directory)
 
     @property
     def place(self) -> Place:
@@ -136,6 +126,7 @@ class RemoteDockerRuntime:
                     if asyncio.get_running_loop().time() > deadline:
                         raise
         except AgentError as error:
+            self._files(Path(instance.directory).parent.name).forget_archive()  # it may be broken there
             text = f"agentctl does not answer in the container: {error.message}"
             raise AgentctlError(text, reason="agentctl_not_ready") from error
         finally:
@@ -149,33 +140,6 @@ class RemoteDockerRuntime:
             words = await engine.last_words(container)
             text = f"The container ended at its start (exit code {code}). {words}".strip()
             raise AgentctlError(text, reason="container_ended")
-
-    async def recover_instances(self) -> list[Instance]:
-        """Nothing: a session that is wanted is reconnected (the specification)."""
-        return []
-
-    async def reconnect(self, instance: Instance) -> Instance | None:
-        """Return the instance if its container and its agent run, None if either is over.
-
-        Raises RuntimeUnreachable where that cannot be said. Nothing is changed or destroyed.
-        """
-        try:
-            found = await (await self._engine()).find(instance.container_id) if instance.container_id else None
-        except AgentctlError as error:
-            raise RuntimeUnreachable(error.message, reason="engine_refused") from error
-        if found is None or not found.running:
-            return None
-        await self._open_door(instance)
-        client = self._plain_client(instance)
-        try:
-            health = await client.wait_ready(AGENTCTL_READY_S)
-        except KandevError as error:
-            if error.reason in ANOTHER:
-                return None
-            raise RuntimeUnreachable(f"agentctl does not answer: {error.message}", reason="unreachable") from error
-        finally:
-            await client.aclose()
-        return instance if health.agent.state == "running" and health.nonce == instance.nonce else None
 
     async def stop_instance(self, instance: Instance, *, grace_s: float) -> None:
         """End the agent with grace, then the container's processes. Container and volume stay."""
@@ -207,68 +171,27 @@ class RemoteDockerRuntime:
 
         A container that was started for another instance by now is left running.
         """
-        door = self._doors.pop(instance.instance_id, None)
-        if door is not None:
-            await door.aclose()
-        files = self._files_of(instance)
-        container = await self._find(files.session_id)
+        await self._close_door(instance)
+        session_id = Path(instance.directory).parent.name
+        files = self._files(session_id)
+        container = await self._find(session_id)
         if container is not None and container.running and files.instance_id in {instance.instance_id, ""}:
             await (await self._engine()).stop(container, grace_s=STOP_S)
         return container
 
-    def connect(self, instance: Instance) -> AgentctlClient:
-        """Return a client that goes on where the way to the host was cut."""
-        door = self._doors.get(instance.instance_id)
-        return PatientClient(
-            instance.agentctl_url,
-            instance_id=instance.instance_id,
-            token=self._files_of(instance).token,
-            nonce=instance.nonce,
-            is_gone=lambda: door is None or door.gone,
-        )
+    async def _is_there(self, instance: Instance) -> bool:
+        try:
+            found = await (await self._engine()).find(instance.container_id)
+        except AgentctlError as error:
+            raise RuntimeUnreachable(error.message, reason="engine_refused") from error
+        return found is not None and found.running
 
-    def _plain_client(self, instance: Instance) -> AgentctlClient:
-        token = self._files_of(instance).token
-        return AgentctlClient(instance.agentctl_url, instance_id=instance.instance_id, token=token)
-
-    async def _open_door(self, instance: Instance) -> None:
-        if instance.instance_id not in self._doors:
-            door = Door(await self._engine(), self._link, instance, publishes=self._publishes)
-            await door.open()
-            self._doors[instance.instance_id] = door
+    async def _door_to(self, instance: Instance) -> Door:
+        return ContainerDoor(await self._engine(), self._link, instance, publishes=self._publishes)
 
     @property
     def _publishes(self) -> bool:
         return self._link.reaches_ports and publishes_port(self._config)
-
-    def locate(self, session_id: str, instance_id: str) -> Instance:
-        """Return an instance that may be there, by its ids."""
-        directory = str(self._files(session_id).instance_directory(instance_id))
-        # Processes in there have numbers of their own: none is told that could be taken for one of this machine.
-        return Instance(
-            instance_id=instance_id,
-            runtime=self.name,
-            directory=directory,
-            agentctl_url=f"unix:{socket_path(directory)}",
-            agentctl_pid=0,
-            agentctl_start_time=0,
-            boot_id="",
-        )
-
-    async def strays(self, named: Named) -> list[Instance]:
-        """Remove what is there of sessions that were deleted while the host did not answer; none is to be ended."""
-        for session_id in self._sessions():
-            if not named.has_session(session_id):
-                try:
-                    async with asyncio.timeout(ASK_S):
-                        await self.forget_session(session_id)
-                except (TimeoutError, KandevError) as error:
-                    log.warning("container.left", session_id=session_id, error=str(error))
-        return []
-
-    async def discard(self, instance: Instance) -> None:
-        """Remove the directory here of an ended instance, its journal too. What is in the volume goes with that."""
-        await asyncio.to_thread(shutil.rmtree, instance.directory, ignore_errors=True)
 
     async def forget_session(self, session_id: str) -> None:
         """Remove the session's container and volume, and what was kept of them here."""
@@ -290,7 +213,7 @@ class RemoteDockerRuntime:
             problem=await self._problem(),
             survives=("backend_restart", "host_restart"),
             on_backend_restart="agents go on, also in a turn; a session that is wanted again is attached to",
-            on_host_restart="this machine's is no other; that host's own ends the agent, and a resume starts it again",
+            on_host_restart="agents go on; that host's own restart ends them, and a resume starts them again",
         )
 
     async def _problem(self) -> str:
@@ -298,13 +221,13 @@ class RemoteDockerRuntime:
         try:
             link = self._link
             if not image:
-                return "No image is configured: set image in [runtimes.remote_docker] (docs/operations.md)."
-            async with asyncio.timeout(ASK_S):
+                return "No image is configured: set image in [runtimes.remote_docker] (docs/runtimes.md)."
+            async with asyncio.timeout(self.ask_s):
                 return await (await self._engine()).ping(image)
         except KandevError as error:
             return error.message
         except TimeoutError:
-            return f"{link.address} does not answer within {ASK_S:g} s."
+            return f"{link.address} does not answer within {self.ask_s:g} s."
 
     def _name(self, session_id: str) -> str:
         return container_name(self._home_id(), session_id)
@@ -319,8 +242,7 @@ class RemoteDockerRuntime:
 
     async def aclose(self) -> None:
         """Close all connections; the containers go on."""
-        doors, self._doors = list(self._doors.values()), {}
-        await asyncio.gather(*(door.aclose() for door in doors))
+        await super().aclose()
         if "_engine_unopened" in self.__dict__:
             await self._engine_unopened.aclose()
         if "_link" in self.__dict__:
@@ -328,11 +250,3 @@ class RemoteDockerRuntime:
 
     def _files(self, session_id: str) -> RemoteFiles:
         return RemoteFiles(self._directory, session_id)
-
-    def _files_of(self, instance: Instance) -> RemoteFiles:
-        return self._files(Path(instance.directory).parent.name)
-
-    def _sessions(self) -> list[str]:
-        if not self._directory.is_dir():
-            return []
-        return [path.name for path in self._directory.iterdir() if path.is_dir()]

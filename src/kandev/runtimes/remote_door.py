@@ -5,12 +5,12 @@ from kandev.runtimes.container_files import port_inside
 from kandev.runtimes.remote_container import RELAY, socket_inside
 from kandev.runtimes.remote_engine import RemoteEngine
 from kandev.runtimes.remote_links import SshLink, TlsLink
-from kandev.runtimes.remote_tunnel import Pipe, SocketTunnel
+from kandev.runtimes.socket_tunnel import Pipe, SocketTunnel
 
-__all__ = ["Door"]
+__all__ = ["ContainerDoor"]
 
 
-class Door:
+class ContainerDoor:
     """The way to one instance: its published port, which may change, or a program in its container."""
 
     def __init__(self, engine: RemoteEngine, link: SshLink | TlsLink, instance: Instance, *, publishes: bool) -> None:
@@ -43,7 +43,7 @@ class Door:
             raise ConnectionRefusedError("the container does not run")
         if not self._publishes:
             path = socket_inside(self._instance.instance_id)
-            return await self._engine.run_piped(container, ["python3", "-I", "-c", RELAY, path])
+            return await self._engine.run_piped(container, ["python3", "-I", "-S", "-c", RELAY, path])
         port = container.ports.get(port_inside(), 0)
         pipe = await self._link.open_port(port)
         self._port = port

@@ -13,7 +13,7 @@ from kandev.errors import AgentctlError, Conflict, RuntimeUnreachable
 from kandev.runtimes.docker_engine import CALL_S, Absent, Container, DockerEngine
 from kandev.runtimes.http_pool import Answer, HttpPool
 from kandev.runtimes.remote_links import SshLink, TlsLink
-from kandev.runtimes.remote_tunnel import Pipe, SocketTunnel
+from kandev.runtimes.socket_tunnel import Pipe, SocketTunnel
 
 if TYPE_CHECKING:
     from aiodocker import Docker
@@ -68,6 +68,13 @@ class RemoteEngine(DockerEngine):
             raise Conflict(f"A volume named {name} is there, and it is not of this home.", reason="name_taken")
         return True
 
+    async def volumes(self, labels: Mapping[str, str]) -> list[str]:
+        """Return the names of the volumes that carry all these labels."""
+        wanted = {"label": [f"{key}={value}" for key, value in labels.items()]}
+        async with self._asked() as docker:
+            found = await _volumes(docker).list(filters=wanted)
+        return [one["Name"] for one in found["Volumes"] or []]
+
     async def make_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a volume; one that is there stays."""
         async with self._asked() as docker:
@@ -108,7 +115,7 @@ class RemoteEngine(DockerEngine):
         async with self._asked() as docker:
             made = await docker.containers.container(container.id).exec(command, stdin=True, stderr=False)
             stream = made.start()
-            await stream.__aenter__()  # the pipe's close ends it
+            await stream.__aenter__()  # the pipe's aclose ends it
         return _ExecPipe(stream)
 
     @contextlib.asynccontextmanager
@@ -146,7 +153,7 @@ class _ExecPipe:
         except (AssertionError, RuntimeError) as error:  # what aiodocker says of one that has ended
             raise ConnectionError("the program in the container has ended") from error
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         response = self._stream._resp  # noqa: SLF001 - its own close is a coroutine that only half closes
         if response is not None:
             response.close()

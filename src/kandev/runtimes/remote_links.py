@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from kandev.config import RemoteDockerConfig
 from kandev.errors import Conflict, RuntimeUnreachable
 from kandev.runtimes.docker_address import engine_address
-from kandev.runtimes.remote_tunnel import Pipe
+from kandev.runtimes.socket_tunnel import Pipe
 
 if TYPE_CHECKING:
     from asyncssh import SSHClientConnection
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def link_to(config: RemoteDockerConfig, environ: Mapping[str, str]) -> "SshLink | TlsLink":
     """Return the way that is configured, without I/O but for a context of the docker command. Raises Conflict."""
     if not config.host and not config.context:
-        raise _unfit("No engine is configured: set host in [runtimes.remote_docker] (docs/operations.md).")
+        raise _unfit("No engine is configured: set host in [runtimes.remote_docker] (docs/runtimes.md).")
     address = engine_address(config.host, config.context, environ)
     scheme = urlsplit(address).scheme
     if scheme == "ssh":
@@ -179,7 +179,7 @@ class _SshPipe:
         self._writer.write(data)
         await _translated(self._writer.drain())
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self._writer.channel.abort()
 
 
@@ -195,7 +195,7 @@ class _TcpPipe:
         self._writer.write(data)
         await self._writer.drain()
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         self._writer.close()
 
 

@@ -14,6 +14,7 @@ from kandev.runtimes.container_spec import container_name, home_labels, image_of
 from kandev.runtimes.docker_engine import Container
 from kandev.runtimes.remote_container import RemoteFiles, parcel, remote_spec
 from kandev.runtimes.remote_engine import RemoteEngine
+from kandev.runtimes.session_files import EARLIER
 
 __all__ = ["STOP_S", "ContainerMaker", "Made"]
 
@@ -64,7 +65,7 @@ class ContainerMaker:
         Raises Conflict for what must be set, AgentctlError with the engine's words, RuntimeUnreachable.
         """
         user = await self._user(image_of(self._config, request.agent))
-        await asyncio.to_thread(files.prepare, request.instance_id)
+        await asyncio.to_thread(files.make, request.instance_id)
         if container is not None:
             if container.running:
                 await self._engine.stop(container, grace_s=STOP_S)
@@ -88,7 +89,7 @@ class ContainerMaker:
         kept = await self._engine.has_volume(name, labels)
         if not kept:
             await self._engine.make_volume(name, labels)
-            files.forget_logins()
+            files.forget_brought()
         spec = remote_spec(
             request,
             self._config,
@@ -107,10 +108,10 @@ class ContainerMaker:
         logins = files.logins(request.credentials, self._environ)
         brought = await asyncio.to_thread(
             lambda: parcel(
-                archive,
+                None if files.has_archive(archive) else archive,
                 token=files.token,
                 instance_id=request.instance_id,
-                options=("--cap", str(self._cap_bytes)),
+                options=("--cap", str(self._cap_bytes), "--earlier", str(EARLIER)),
                 config=self._config,
                 user=user,
                 logins=logins,
@@ -118,6 +119,7 @@ class ContainerMaker:
         )
         await self._engine.put(container, brought)
         files.note_logins(logins)
+        files.note_archive(archive)
         files.note_started(request.instance_id)
         await self._engine.start(container)
 

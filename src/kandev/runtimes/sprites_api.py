@@ -131,26 +131,36 @@ class SpritesApi:
 
     async def put_service(self, name: str, service: str, command: Sequence[str]) -> None:
         """Define a service and start it. Raises AgentctlError when the service tells that it did not start."""
+
+        async def begun(response: "ClientResponse") -> None:
+            async for line in response.content:  # more comes as long as it runs, and nobody waits for that
+                event = _decoded(line)
+                if event.get("type") == "error":
+                    raise AgentctlError(f"The service did not start: {event.get('data')}", reason="service_failed")
+                if event.get("type") in {"started", "complete"}:
+                    return
+
         first, *rest = command
         body = {"cmd": first, "args": rest}
         path = f"/{quote(name)}/services/{quote(service)}"
-        for line in (await self._call("PUT", path, query={"duration": "1s"}, json=body)).splitlines():
-            event = _decoded(line)
-            if event.get("type") == "error":
-                raise AgentctlError(f"The service did not start: {event.get('data')}", reason="service_failed")
+        await self._request("PUT", path, begun, query={"duration": "1s"}, json=body)
 
     async def delete_service(self, name: str, service: str) -> None:
         """End a service and forget it; one that is gone is no error."""
         path = f"/{quote(name)}/services/{quote(service)}"
+        if not await self._call("GET", path, missing=b""):
+            return
         await self._call("POST", f"{path}/stop", query={"timeout": "10s"}, missing=b"")
         await self._call("DELETE", path, missing=b"")
 
-    async def run(self, name: str, command: Sequence[str], *, timeout_s: float = CALL_S) -> Ran:
-        """Run a command without input, and wait for its end."""
+    async def run(self, name: str, command: Sequence[str], *, stdin: bytes = b"", timeout_s: float = CALL_S) -> Ran:
+        """Run a command, give it a short input, and wait for its end."""
         query = [("cmd", word) for word in command] + [("path", command[0]), ("stdin", "true")]
         out, err, code = bytearray(), bytearray(), None
         try:
             async with asyncio.timeout(timeout_s), self.socket(f"/{quote(name)}/exec", query) as socket:
+                if stdin:
+                    await socket.send_bytes(bytes([_STDIN]) + stdin)
                 await socket.send_bytes(bytes([_STDIN_END]))
                 async for message in socket:
                     code = _exit_code(message.data)

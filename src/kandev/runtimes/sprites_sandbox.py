@@ -8,8 +8,6 @@ HOME/kandev/            in the sandbox
 """
 
 import asyncio
-import contextlib
-import secrets
 import shutil
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
@@ -21,21 +19,33 @@ import msgspec
 from kandev.agentctl.segments import SUFFIX, WAITING, journal_in
 from kandev.agents.home_files import locate
 from kandev.errors import AgentctlError, Conflict
+from kandev.runtimes.session_files import PRIVATE
 from kandev.runtimes.sprites_api import SpritesApi
 
-__all__ = ["Sandbox", "SandboxFiles", "bring_journal", "bring_login", "end", "install", "look", "port_of"]
+__all__ = ["Sandbox", "bring_journal", "bring_login", "end", "install", "look", "port_of", "started_with"]
 
 SERVICE: Final = "kandev-agentctl"
 _FIRST_PORT: Final = 20_000
 _PORTS: Final = 10_000
 _AWAKE: Final = "/.sprite/api.sock"
 """Where a sandbox is told that it is needed: without that one without a connection falls asleep, also in a turn."""
-_PRIVATE: Final = 0o700
-_LOOK: Final = (
-    "import json,os,shutil,sys;h=os.path.expanduser('~');d=os.path.join(h,'kandev');"
-    "print(json.dumps({'home':h,'python':list(sys.version_info[:2]),'git':bool(shutil.which('git')),"
-    "'files':os.listdir(d) if os.path.isdir(d) else []}))"
-)
+_LOOK: Final = """
+import json, os, shutil, sys
+home = os.path.expanduser("~")
+directory = os.path.join(home, "kandev")
+for name, text in json.load(sys.stdin).items():
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    path = os.path.join(directory, name)
+    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text.replace("{directory}", directory))
+    os.rename(path + ".new", path)
+print(json.dumps({
+    "home": home,
+    "python": list(sys.version_info[:2]),
+    "git": bool(shutil.which("git")),
+    "files": os.listdir(directory) if os.path.isdir(directory) else [],
+}))
+"""
 _KILL: Final = """
 import os, signal, sys, time
 mark = b"KANDEV_INSTANCE_ID=" + sys.argv[1].encode() + b"\\0"
@@ -87,9 +97,12 @@ class Sandbox(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.directory}/{name}"
 
 
-async def look(api: SpritesApi, name: str) -> Sandbox:
-    """Look into a sandbox, which wakes it up. Raises Conflict, reason sandbox_unfit, where agentctl cannot run."""
-    ran = await api.run(name, ["python3", "-c", _LOOK], timeout_s=60)
+async def look(api: SpritesApi, name: str, put: Mapping[str, str] = {}) -> Sandbox:
+    """Look into a sandbox, which wakes it up, and put private files beside agentctl, by their names.
+
+    In them `{directory}` stands for where they are. Raises Conflict, reason sandbox_unfit, where agentctl cannot run.
+    """
+    ran = await api.run(name, ["python3", "-I", "-S", "-c", _LOOK], stdin=msgspec.json.encode(put), timeout_s=60)
     try:
         found = msgspec.json.decode(ran.out)
     except msgspec.MsgspecError:
@@ -105,21 +118,22 @@ async def look(api: SpritesApi, name: str) -> Sandbox:
     return Sandbox(name=name, home=found["home"], files=tuple(found["files"]))
 
 
-async def install(
-    api: SpritesApi, sandbox: Sandbox, archive: Path, *, token: str, instance_id: str, options: Iterable[str]
-) -> None:
-    """Bring agentctl, and run it as a service for an instance. One that ran for another one ends."""
+def started_with(token: str, instance_id: str, options: Iterable[str]) -> dict[str, str]:
+    """Return the files that agentctl reads when it starts for an instance, as `look` puts them."""
+    words = (
+        *("--instance-id", instance_id, "--dir", f"{{directory}}/{instance_id}", "--log"),
+        *("--listen", f"tcp:127.0.0.1:{port_of(instance_id)}", "--token-file", "{directory}/token"),
+        *("--awake", _AWAKE, *options),
+    )
+    return {"token": token, "arguments": "\n".join(words)}
+
+
+async def install(api: SpritesApi, sandbox: Sandbox, archive: Path) -> None:
+    """Bring agentctl, and run it as a service. One that ran for another instance ends."""
     if archive.name not in sandbox.files:
         await api.write(sandbox.name, sandbox.inside(archive.name), archive, mode=0o644)
     await api.delete_service(sandbox.name, SERVICE)
-    words = (
-        *("--instance-id", instance_id, "--dir", sandbox.inside(instance_id), "--log"),
-        *("--listen", f"tcp:127.0.0.1:{port_of(instance_id)}", "--token-file", sandbox.inside("token"), *options),
-        *("--awake", _AWAKE),
-    )
-    await api.write(sandbox.name, sandbox.inside("token"), token.encode(), mode=0o600)
-    await api.write(sandbox.name, sandbox.inside("arguments"), "\n".join(words).encode(), mode=0o600)
-    command = ["python3", "-I", sandbox.inside(archive.name), f"@{sandbox.inside('arguments')}"]
+    command = ["python3", "-I", "-S", sandbox.inside(archive.name), f"@{sandbox.inside('arguments')}"]
     await api.put_service(sandbox.name, SERVICE, command)
 
 
@@ -140,7 +154,7 @@ async def bring_login(api: SpritesApi, sandbox: Sandbox, places: Iterable[str], 
 async def end(api: SpritesApi, name: str, instance_id: str) -> None:
     """End agentctl's service, and kill whatever else carries the instance's id. Raises AgentctlError tree_alive."""
     await api.delete_service(name, SERVICE)
-    ran = await api.run(name, ["python3", "-c", _KILL, instance_id])
+    ran = await api.run(name, ["python3", "-I", "-S", "-c", _KILL, instance_id])
     if ran.code:
         raise AgentctlError("A process in the sandbox did not die.", reason="tree_alive")
 
@@ -149,55 +163,10 @@ async def bring_journal(api: SpritesApi, sandbox: Sandbox, instance_id: str, dir
     """Copy the journal of an instance that has ended, and its stderr, to its directory here."""
     journal = Path(journal_in(str(directory)))
     await asyncio.to_thread(shutil.rmtree, journal, ignore_errors=True)
-    journal.mkdir(mode=_PRIVATE, parents=True)
+    journal.mkdir(mode=PRIVATE, parents=True)
     there = sandbox.inside(instance_id)
     for entry in await api.listing(sandbox.name, journal_in(there)):
         if entry.name == WAITING or (entry.name.endswith(SUFFIX) and "/" not in entry.name):
             await api.read(sandbox.name, f"{journal_in(there)}/{entry.name}", journal / entry.name)
     if any(entry.name == "stderr.log" for entry in await api.listing(sandbox.name, there)):
         await api.read(sandbox.name, f"{there}/stderr.log", directory / "stderr.log")
-
-
-class SandboxFiles:
-    """What is kept here of one session's sandbox, under `root`. Making this object touches nothing."""
-
-    def __init__(self, root: Path, session_id: str) -> None:
-        assert session_id.replace("-", "").isalnum(), "ids are ours, and no paths (SEC-2)"
-        self.session_id = session_id
-        self.directory = root / session_id
-        self._token = self.directory / "token"
-        self._made = self.directory / "made"
-
-    def instance_directory(self, instance_id: str) -> Path:
-        """Return where the journal of an instance comes, once it has ended."""
-        return self.directory / instance_id
-
-    @property
-    def token(self) -> str:
-        """What requests to agentctl must carry; '' before the first start."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._token.read_text("ascii").strip()
-        return ""
-
-    @property
-    def was_made(self) -> bool:
-        """True when the session had a sandbox before."""
-        return self._made.exists()
-
-    def prepare(self, instance_id: str) -> None:
-        """Make the directories and the token."""
-        for directory in (self.directory, self.instance_directory(instance_id)):
-            directory.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
-        if not self.token:
-            draft = self._token.with_suffix(".new")
-            draft.touch(mode=0o600)
-            draft.write_text(secrets.token_hex(32))
-            draft.replace(self._token)
-
-    def note_made(self) -> None:
-        """Note that the session has a sandbox."""
-        self._made.touch(mode=0o600)
-
-    def remove(self) -> None:
-        """Remove it all."""
-        shutil.rmtree(self.directory, ignore_errors=True)

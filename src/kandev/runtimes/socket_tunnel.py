@@ -27,7 +27,7 @@ class Pipe(Protocol):
         """Send, and wait while the other side is slow."""
         ...
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """End both ways."""
         ...
 
@@ -38,9 +38,10 @@ class SocketTunnel:
     A way that is cut ends the connections of that moment, not the tunnel.
     """
 
-    def __init__(self, path: str, open_pipe: Callable[[], Awaitable[Pipe]]) -> None:
+    def __init__(self, path: str, open_pipe: Callable[[], Awaitable[Pipe]], *, open_s: float = OPEN_S) -> None:
         self._path = path
         self._open_pipe = open_pipe
+        self._open_s = open_s
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.trouble = ""
@@ -72,7 +73,7 @@ class SocketTunnel:
             try:
                 await _both_ways(pipe, reader, writer)
             finally:
-                pipe.close()
+                await pipe.aclose()
         except (KandevError, OSError):  # TimeoutError among them
             pass  # whoever connected sees the connection end, and asks again
         finally:
@@ -80,13 +81,13 @@ class SocketTunnel:
 
     async def _opened(self) -> Pipe:
         try:
-            async with asyncio.timeout(OPEN_S):
+            async with asyncio.timeout(self._open_s):
                 pipe = await self._open_pipe()
         except KandevError as error:
             self.trouble = error.message
             raise
         except OSError as error:
-            self.trouble = str(error) or f"no answer within {OPEN_S:g} s"
+            self.trouble = str(error) or f"no answer within {self._open_s:g} s"
             raise
         self.trouble = ""
         return pipe
