@@ -45,7 +45,7 @@ URL: Final = "https://api.sprites.dev"
 _CREATING, _WAITING, _WAKING = "creating_sandbox", "waiting_for_sprites", "waking_sandbox"
 _REPLACED: Final = (
     "The session's sandbox is gone, with everything in it that had not come home. A new one was made on the same "
-    "branch; the agent does not remember what it kept there."
+    "branch; the agent does not remember what it kept there. Tell it what is to be done again."
 )
 
 
