@@ -45,7 +45,7 @@ help:
 	@echo 'make format       lets ruff put the sources in order, and writes the tables of docs/recovery.md and docs/agents.md'
 	@echo 'make bench        measures, and prints a table with the baseline beside each figure'
 	@echo 'make crash        a kill at every failpoint, a start, and what must hold then (minutes)'
-	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5)'
+	@echo 'make chaos        kills everything at random and looks what held (ROUNDS=1000 SEED=5 ARGS="--runtime docker")'
 	@echo 'make runtimes-test  agents in containers of an engine of its own (root, docker.io, openssh-server)'
 	@echo 'make real-agents  installs agents that nobody here wrote, and tests with them (npm, 2 GB; ARGS="codex gemini")'
 	@echo 'make lock         writes requirements*.lock again (ARGS="--upgrade" for newer versions)'

@@ -312,27 +312,39 @@ def left_over_rows(database: sqlite3.Connection) -> Found:
     return found
 
 
-RUNTIMES = ("detached",)
+RUNTIMES = ("detached", "docker")
 """Directories under run/ that hold a runtime's instances; those of standalone stand there themselves."""
+ARCHIVE = "agentctl-*.pyz"
+"""What containers get agentctl from: whoever is the user in there may read it, and it holds nothing secret."""
+AGENTS_HOME = "home"
+"""What the directory of a session in a container holds besides its instances."""
 
 
 def left_over_directories(home: Path, database: sqlite3.Connection) -> Found:
-    """The directory of every ended instance is gone, with its journal and its socket."""
+    """The directory of every ended instance is gone, with its journal and its socket; that of a deleted session too."""
     query = f"SELECT instance_id FROM executors_running WHERE status IN ({','.join('?' * len(LIVE_ROWS))})"
     named = {row["instance_id"] for row in database.execute(query, sorted(LIVE_ROWS))}
     instances = [path for path in (home / "run").iterdir() if path.name not in RUNTIMES]
-    instances += [path for runtime in RUNTIMES for path in (home / "run" / runtime).glob("*")]
-    return [f"{path.relative_to(home)} belongs to nobody" for path in instances if path.name not in named]
+    instances += (home / "run/detached").glob("*")
+    sessions = [path for path in (home / "run/docker").glob("*") if not path.match(ARCHIVE)]
+    instances += [path for session in sessions for path in session.glob("*/")]
+    named |= {AGENTS_HOME, *(row["id"] for row in database.execute("SELECT id FROM task_sessions"))}
+    return [f"{path.relative_to(home)} belongs to nobody" for path in (*instances, *sessions) if path.name not in named]
 
 
-def orphans(backend: Backend, database: sqlite3.Connection, *, marked: str = "") -> Found:
+def orphans(backend: Backend, database: sqlite3.Connection, *, marked: str = "", roots: Sequence[int] = ()) -> Found:
     """Every process that names the home, or `marked`, is below the backend, or below an agentctl that a row names.
 
     `marked` is a text that all processes of this home got in their environment: fork servers do not name the home.
+    `roots` are processes that may be there as well: those of containers, of which rows name no process.
     """
     named = processes_naming(str(backend.home)) | (processes_naming(marked) if marked else {})
     query = "SELECT agentctl_pid, agentctl_start_time FROM executors_running WHERE status IN ('ready', 'unknown')"
-    known = [backend.pid, *(pid for pid, began in map(tuple, database.execute(query)) if pid and is_alive(pid, began))]
+    known = [
+        backend.pid,
+        *roots,
+        *(pid for pid, began in map(tuple, database.execute(query)) if pid and is_alive(pid, began)),
+    ]
     owned = {pid for root in known for pid in (root, *descendants(root))}
     # A process that ended between the two looks is nobody's orphan.
     return [f"process {pid} is an orphan: {what}" for pid, what in named.items() if pid not in owned and runs(pid)]
@@ -349,7 +361,7 @@ def wrong_modes(home: Path) -> Found:
             names[:], files[:] = [], []  # the agent's own temporary directory
         found += _wrong_mode(path, PRIVATE_DIRECTORIES)
         for name in files:
-            if path != home or name != "config.toml":
+            if not (path == home and name == "config.toml") and not Path(name).match(ARCHIVE):
                 found += _wrong_mode(path / name, PRIVATE_FILES)
     return found
 

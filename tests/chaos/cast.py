@@ -1,7 +1,9 @@
 """The sessions of an episode: who plays, where, and what was sent to it."""
 
+import json
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -9,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from chaos import script
+from chaos.places import INSTANCE, Name, Place
 from conversation import Cast
 from fakes import FakeAgent
 from invariants import request_in
@@ -58,33 +61,38 @@ class Part:
         place = "worktree" if self.worktree else "empty directory"
         return f"s{self.number} {self.session_id} ({self.kind}, {place}, agent {self.name})"
 
-    def deliveries(self) -> list["Delivery"]:
+    def deliveries(self, place: Place) -> list["Delivery"]:
         """Every prompt that reached the agent, in order, with the marks that its turn got to."""
         found: list[Delivery] = []
-        running: dict[int, Delivery] = {}
-        for entry in self.agent.entries():
+        running: dict[Name, Delivery] = {}
+        for process, entry in place.named(self.agent.entries()):
             message = entry.get("message") or {}
             if message.get("method") == "session/prompt":
                 blocks = message["params"]["prompt"]
                 text = request_in("\n".join(block["text"] for block in blocks if block["type"] == "text"))
-                one = Delivery(text=text, pid=entry["pid"], agent_session=message["params"]["sessionId"])
-                if entry["pid"] in running:
-                    running[entry["pid"]].last = False
+                one = Delivery(text=text, process=process, agent_session=message["params"]["sessionId"])
+                if process in running:
+                    running[process].last = False
                 found.append(one)
-                running[entry["pid"]] = one
-            elif entry.get("event") == "mark" and entry["pid"] in running:
-                running[entry["pid"]].marks.append(entry["name"])
+                running[process] = one
+            elif entry.get("event") == "mark" and process in running:
+                running[process].marks.append(entry["name"])
         return found
 
 
 class Delivery(msgspec.Struct, kw_only=True):
-    """A prompt as the agent's process `pid` got it; `last`: it got none after it."""
+    """A prompt as a process of the agent got it; `last`: it got none after it."""
 
     text: str
-    pid: int
+    process: Name
     agent_session: str
     last: bool = True
     marks: list[str] = msgspec.field(default_factory=list)
+
+
+def config_of(cast: Cast, runtime: str) -> str:
+    """The text of config.toml that names the agents: in a container they are programs of its own Python."""
+    return cast.config.replace(json.dumps(sys.executable), '"python3"') if runtime == "docker" else cast.config
 
 
 def make_parts(cast: Cast) -> list[Part]:
@@ -92,7 +100,7 @@ def make_parts(cast: Cast) -> list[Part]:
     parts = []
     for number, (kind, worktree, special) in enumerate(PARTS):
         rules: dict[str, Any] = {"session/prompt": script.rules()}
-        name, agent = cast.take(kind, on=rules, lock=True, **special)
+        name, agent = cast.take(kind, on=rules, lock=True, log_env=[INSTANCE], **special)
         parts.append(Part(number, name, agent, worktree=worktree))
     return parts
 

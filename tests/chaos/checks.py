@@ -10,6 +10,7 @@ import msgspec
 import invariants
 from chaos import script
 from chaos.cast import Delivery, Part
+from chaos.containers import left_over_containers
 from chaos.faults import Faults
 from chaos.fleeting import FleetingTasks
 from chaos.mirror import Mirror, differences
@@ -66,7 +67,7 @@ class Checks:
         found += [Violation(invariant="life", what=text) for text in (*self._faults.problems, *self._stage.own_ends)]
         found += await self._rows()
         for part in self._parts:
-            deliveries = part.deliveries()
+            deliveries = part.deliveries(self._stage.place)
             turns = self._stage.rows(TURNS, part.session_id)
             found += [Violation(invariant=name, what=what, session_id=part.session_id) for name, what in (
                 *self._prompts(part, deliveries, turns),
@@ -98,20 +99,22 @@ class Checks:
         found += [Violation(invariant="wrong_modes", what=what) for what in invariants.wrong_modes(stage.home)]
         stuck = await invariants.stuck_sessions(stage)
         found += [Violation(invariant="stuck_sessions", what=what) for what in stuck]
-        left = await invariants.held(self._left_over, PROCESSES_S)
+        left = await invariants.held(self.left_over, PROCESSES_S)
         return found + [Violation(invariant="orphans", what=what) for what in left]
 
-    async def _left_over(self) -> list[str]:
-        """Processes of this home, those that do not name it too, and directories of ended instances."""
+    async def left_over(self) -> list[str]:
+        """Processes of this home, those that do not name it too, containers, and directories of ended instances."""
         stage = self._stage
         stage.meet()
+        containers = await left_over_containers(stage)
         with invariants.reading(stage.home) as database:
-            query = "SELECT agentctl_pid FROM executors_running WHERE status = 'ready'"
-            roots = [stage.pid, *(row["agentctl_pid"] for row in database.execute(query))]
-            owned = {pid for root in roots for pid in (root, *descendants(root))}
+            query = "SELECT instance_id FROM executors_running WHERE status IN ('ready', 'unknown')"
+            live = {row["instance_id"] for row in database.execute(query)}
+            roots = [one.root for one in stage.place.sidecars() if one.instance_id in live]
+            owned = {pid for root in (stage.pid, *roots) for pid in (root, *descendants(root))}
             found = [f"process {pid} of an earlier backend" for pid, _ in stage.living_family() if pid not in owned]
-            found += invariants.orphans(stage, database)
-            return found + invariants.left_over_directories(stage.home, database)
+            found += invariants.orphans(stage, database, roots=roots)
+            return [*found, *containers, *invariants.left_over_directories(stage.home, database)]
 
     # Prompts
 
@@ -167,10 +170,10 @@ class Checks:
             said = self._said(turn["id"])
             mine = received[turn["prompt"]] if begun[turn["prompt"]] == 1 else []  # sent again: whose are they?
             if len(mine) == 1 and mine[0].last:
-                word = self._faults.last_words.get(mine[0].pid, "")
+                word = self._faults.last_words.get(mine[0].process, "")
                 if word not in said:
                     yield "journalled", f"turn {turn['id']} ({turn['prompt']}): {word!r} was journalled, not stored"
-            marks = mine[0].marks if len(mine) == 1 and mine[0].pid not in self._faults.tainted else ()
+            marks = mine[0].marks if len(mine) == 1 and mine[0].process not in self._faults.tainted else ()
             problem = script.text_problem(turn["prompt"], said, whole=whole, marks=marks)
             if problem:
                 yield "chunks", f"turn {turn['id']} ({turn['prompt']}, {turn['state']}): {problem}"
@@ -196,7 +199,7 @@ class Checks:
         refused = part.agent.events("in_use")
         if refused:
             yield "one_process", f"its agent session was in use by another process: {refused}"
-        alive = [pid for pid in part.agent.pids() if pid in part.agent.alive()]
+        alive = self._stage.place.agents(part.agent)
         if len(alive) > 1:
             yield "one_process", f"{len(alive)} processes of its agent live: {alive}"
 

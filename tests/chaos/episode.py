@@ -13,17 +13,20 @@ from typing import Any, Final
 
 import msgspec
 
+import invariants
 from chaos import script
-from chaos.cast import Part, Sent, by_session, make_parts, make_repository
+from chaos.cast import Part, Sent, by_session, config_of, make_parts, make_repository
 from chaos.checks import Checks, Violation
+from chaos.container_faults import ContainerFaults
 from chaos.faults import Faults
 from chaos.fleeting import FleetingTasks
 from chaos.people import People
 from chaos.report import render
 from chaos.schedule import LIFE_FAULTS, TABS, Act, Fault, Round, plan_round
-from chaos.stage import DidNotStart, Stage
+from chaos.stage import AGENTS, DidNotStart, Stage
 from chaos.tabs import Tab
 from conversation import Cast
+from runtimes.engine import DockerEngine
 
 QUIET_S: Final = 60.0
 """How long it may take, once every fault is undone, until nothing is under way any more."""
@@ -35,6 +38,11 @@ UNSETTLED: Final = """SELECT task_sessions.id, task_sessions.state, queue_held, 
     FROM task_sessions WHERE state IN ('STARTING', 'RUNNING') OR intent <> '' OR turn IS NOT NULL
     OR (queued > 0 AND queue_held = '' AND state NOT IN ('FAILED', 'CANCELLED', 'COMPLETED'))"""
 
+NOT_ENDED: Final = "('creating', 'starting', 'ready', 'unknown')"
+UNKNOWN: Final = """SELECT session_id AS id, session_id, executors_running.task_id FROM executors_running
+    JOIN task_sessions ON task_sessions.id = session_id WHERE status = 'unknown' AND intent = '' AND parked_reason = ''
+    AND state NOT IN ('FAILED', 'CANCELLED', 'COMPLETED')"""
+CLEAR_S: Final = 3.0
 PROMISED: Final = "SELECT id, state, intent FROM tasks WHERE intent <> ''"
 
 
@@ -49,13 +57,25 @@ class Outcome(msgspec.Struct, kw_only=True):
     seconds: float = 0.0
 
 
-async def play(seed: str, rounds: int, *, mounted: bool, keep: Path, runtime: str = "standalone") -> Outcome:
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """Where episodes are played: the runtime of all agents, its engine, whether the home is a small file system.
+
+    The files of a failing round are kept in `keep`.
+    """
+
+    runtime: str
+    engine: DockerEngine | None
+    mounted: bool
+    keep: Path
+
+
+async def play(seed: str, rounds: int, setting: Setting) -> Outcome:
     """Play an episode of so many rounds. It ends with the first round after which something does not hold."""
     directory = Path(tempfile.mkdtemp(prefix="chaos-"))
     began = time.monotonic()
     try:
-        async with _opened(directory, seed, mounted=mounted, runtime=runtime) as episode:
-            await episode.play(rounds, keep=keep)
+        async with _opened(directory, seed, setting) as episode:
+            await episode.play(rounds, keep=setting.keep)
             outcome = episode.outcome
     finally:
         shutil.rmtree(directory, ignore_errors=True)
@@ -64,9 +84,15 @@ async def play(seed: str, rounds: int, *, mounted: bool, keep: Path, runtime: st
 
 
 @contextlib.asynccontextmanager
-async def _opened(directory: Path, seed: str, *, mounted: bool, runtime: str) -> AsyncIterator["Episode"]:
-    cast = Cast(directory / "agents", each=4)
-    stage = Stage(directory, config=cast.config, mounted=mounted, runtime=runtime)
+async def _opened(directory: Path, seed: str, setting: Setting) -> AsyncIterator["Episode"]:
+    cast = Cast(directory / AGENTS, each=4)
+    stage = Stage(
+        directory,
+        config=config_of(cast, setting.runtime),
+        mounted=setting.mounted,
+        runtime=setting.runtime,
+        engine=setting.engine,
+    )
     try:
         parts = make_parts(cast)
         passing, _ = cast.take("plain", on={"session/prompt": script.rules()})
@@ -91,7 +117,7 @@ class Episode:
         self._directory = directory
         self._tabs = [Tab(f"tab {number}", stage) for number in range(TABS)]
         self._people = People(stage, parts, self._tabs, seed=seed)
-        self._faults = Faults(stage, parts, self._tabs)
+        self._faults = (Faults if stage.engine is None else ContainerFaults)(stage, parts, self._tabs)
         self._repository = make_repository(directory / "repository")
         self._fleeting = FleetingTasks(stage, self._people, agent=passing, repository=self._repository, seed=seed)
         self._checks = Checks(
@@ -138,7 +164,7 @@ class Episode:
         for number in range(1, rounds + 1):
             if found:
                 break
-            plan = plan_round(self.seed, number, mounted=self.stage.mounted)
+            plan = plan_round(self.seed, number, mounted=self.stage.mounted, runtime=self.stage.runtime)
             found = await self._round(plan)
             self.outcome.rounds = number
         if not found:
@@ -196,16 +222,32 @@ class Episode:
                 task.result()  # somebody of ours gave up, and nothing that follows would mean anything
         if down := await self._up():
             return down
+        if stuck := await self._stuck():
+            return stuck
+        if self._faults.outages and await invariants.held(self._checks.left_over, CLEAR_S):
+            # What could not be ended or removed without the engine, the next start of the backend does.
+            self._people.counts["starts that cleared up behind an engine"] += 1
+            await self._faults.restart_backend()
+            if stuck := await self._stuck():
+                return stuck
+        self._faults.outages = 0
+        return await self._checks.all()
+
+    async def _stuck(self) -> list[Violation]:
+        """What does not come to its end, though a person looks at what nobody could be asked about (CONT-5)."""
+        queries = (UNSETTLED, PROMISED) if self.stage.engine is None else (UNSETTLED, PROMISED, UNKNOWN)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + QUIET_S
-        while unsettled := [*self.stage.rows(UNSETTLED), *self.stage.rows(PROMISED)]:
+        while unsettled := [row for query in queries for row in self.stage.rows(query)]:
             if loop.time() > deadline:
                 return [
                     Violation(invariant="nothing_stuck", what=f"after {QUIET_S:g} s: {row}", session_id=row["id"])
                     for row in unsettled
                 ]
+            for row in self.stage.rows(UNKNOWN) if self.stage.engine else ():
+                await self._people.look_at(row, self._tabs[0])
             await asyncio.sleep(0.05)
-        return await self._checks.all()
+        return []
 
     async def _end(self) -> list[Violation]:
         """Everybody is brought back, every queue opened; then all that waited has reached its agent once."""
@@ -240,9 +282,11 @@ class Episode:
         return found + [Violation(invariant="orphans", what=f"after the end: {what}") for what in left.items()]
 
     async def _stop_all(self) -> None:
+        """Of passing tasks too: an end that was cut may not have been heard."""
+        rows = self.stage.rows(f"SELECT session_id, task_id FROM executors_running WHERE status IN {NOT_ENDED}")
         async with self.stage.client() as client:
-            for part in self.parts:
-                await client.call("task.session.stop", part.ids)
+            for row in rows:
+                await client.call("task.session.stop", row)
 
     def _report(self, plan: Round | None, found: list[Violation], keep: Path) -> str:
         target = keep / f"{self.seed.replace('/', '-')}-{self.outcome.rounds}"

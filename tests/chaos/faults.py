@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from chaos.cast import Part
+from chaos.places import LIVE_ROWS, Name, Sidecar
 from chaos.schedule import AMBUSHES, Fault
 from chaos.stage import DidNotStart, Process, Stage
 from chaos.tabs import Tab
 from kandev.agentctl import records
-from kandev.agentctl.platform import children, descendants, is_alive, open_process, process_stat
-from kandev.agentctl.segments import journal_in, read_journal
+from kandev.agentctl.platform import children, descendants, open_process, process_stat
+from kandev.agentctl.segments import read_journal
 from kandev.lifecycle.protocol_state import decode_state
-
-LIVE_ROWS: Final = "SELECT * FROM executors_running WHERE status IN ('creating', 'starting', 'ready')"
 
 EARLY: Final = -signal.SIGTERM
 """How a backend ends that got SIGTERM before it could listen for it."""
+NO_ROOM: Final = 5
+"""How one ends that found its disk full at its start."""
 AMBUSH_S: Final = 2.0
 """How long somebody waits for an event to strike behind."""
 
@@ -34,8 +35,8 @@ class Faults:
     """Strikes on one stage.
 
     `counts` are faults by kind, `kills` the processes that SIGKILL reached, by what they were. `tainted` are agents
-    whose agentctl was hit: what was not journalled is lost, honestly. `last_words` is, by the agent's pid, the last
-    chunk that was journalled when its agentctl was killed.
+    whose agentctl was hit: what was not journalled is lost, honestly. `last_words` is the last chunk that was
+    journalled when an agent's agentctl was killed. `outages` counts how often what agents run in was away.
     """
 
     def __init__(self, stage: Stage, parts: Sequence[Part], tabs: Sequence[Tab]) -> None:
@@ -43,10 +44,12 @@ class Faults:
         self.kills: Counter[str] = Counter()
         self.told: list[str] = []
         self.problems: list[str] = []
-        self.tainted: set[int] = set()
+        self.tainted: set[Name] = set()
         self.certain: dict[str, bool] = {}
-        self.last_words: dict[int, str] = {}
+        self.last_words: dict[Name, str] = {}
+        self.outages = 0
         self._stage = stage
+        self._place = stage.place
         self._parts = parts
         self._tabs = tabs
         self._disk_full = 0
@@ -88,15 +91,15 @@ class Faults:
 
     async def _term_backend(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
-        await self._term()
-        await self._up()
+        await self.restart_backend()
 
     async def _term_backend_in_start(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
         await self._kill_backend_now()
+        full = self._disk_full
         self._stage.spawn()
         await asyncio.sleep(fault.lasts)
-        await self._term(EARLY)
+        await self._term(EARLY, *([NO_ROOM] if full else []))
         await self._up()
 
     async def _kill_backend_in_stop(self, fault: Fault) -> None:
@@ -107,14 +110,19 @@ class Faults:
         await self._up()
 
     async def _term(self, *good: int) -> None:
-        fills = self._fills
+        fills, full = self._fills, self._disk_full
         try:
             code = await self._stage.end(signal.SIGTERM)
         except TimeoutError:
             self.problems.append("the backend did not end within 40 s of SIGTERM")
             return
-        if code and code not in good and fills == self._fills and not self._disk_full:
+        if code and code not in good and fills == self._fills and not full:
             self.problems.append(f"SIGTERM ended the backend with {code}")
+
+    async def restart_backend(self) -> None:
+        """Ends the backend in order, and starts it."""
+        await self._term()
+        await self._up()
 
     async def _stop_backend(self, fault: Fault) -> None:
         self._tell(fault, str(self._stage.pid))
@@ -128,11 +136,8 @@ class Faults:
         if stat is None:
             yield
             return
-        self._signal((stat.pid, stat.start_time), signal.SIGSTOP)
-        try:
+        with self._stopped((stat.pid, stat.start_time)):
             yield
-        finally:
-            self._signal((stat.pid, stat.start_time), signal.SIGCONT)
 
     async def _kill_frozen_backend(self, fault: Fault) -> None:
         """A backend that hangs, and is killed then: the journals hold what it did not read."""
@@ -149,9 +154,9 @@ class Faults:
 
     async def _kill_all_stalled(self, fault: Fault) -> None:
         """Before everything is killed the agentctls take nothing for a while: prompts are on their way to them."""
-        for victim in self._agentctls():
-            self.tainted |= set(descendants(victim[0]))
-            self._signal(victim, signal.SIGSTOP)
+        for sidecar in self._place.sidecars():
+            self._taint(sidecar)
+            self._signal((sidecar.pid, sidecar.start_time), signal.SIGSTOP)
         await asyncio.sleep(fault.lasts)
         await self._kill_all(fault)
 
@@ -161,15 +166,17 @@ class Faults:
         self._tell(fault, str(pid))
         self._signal_pid(pid, signal.SIGSTOP)
         # Agentctls that lost their fork server are not below the backend any more.
-        agentctls = [found[0] for found in self._agentctls()]
+        sidecars = self._place.sidecars()
+        agentctls = [sidecar.pid for sidecar in sidecars]
         victims = {one for root in (pid, *agentctls) for one in (root, *descendants(root))}
         for one in victims:
             self._signal_pid(one, signal.SIGSTOP)
         agents = {one for root in agentctls for one in children(root)}
         stage.meet()
         for row in stage.glance(LIVE_ROWS):
-            self._hear(row["instance_id"])
-        self.tainted |= victims
+            self._hear(row["session_id"], row["instance_id"])
+        for sidecar in sidecars:
+            self._taint(sidecar)
         for one in victims - {pid}:
             whom = "agentctl" if one in agentctls else "agent" if one in agents else "fork server or tool"
             self._kill_pid(one, whom)
@@ -202,24 +209,24 @@ class Faults:
             if session_id not in lasting:
                 continue
             begun = decode_state(state).lines_begun
-            for record in self._records(instance_id, position):
+            for record in self._records(session_id, instance_id, position):
                 if isinstance(record, records.StdinLine):
                     begun = max(begun, record.n)
             yield turn_id, bool(line) and begun >= line
 
-    def _records(self, instance_id: str, position: int) -> Iterator[records.Record | None]:
-        lines = self._journal(instance_id, position)
+    def _records(self, session_id: str, instance_id: str, position: int) -> Iterator[records.Record | None]:
+        lines = self._journal(session_id, instance_id, position)
         return (records.parse(line) for line in lines if line.startswith(records.MARK))
 
-    def _journal(self, instance_id: str, position: int) -> list[bytes]:
+    def _journal(self, session_id: str, instance_id: str, position: int) -> list[bytes]:
         """The lines of a journal that nobody writes just now; one that is half there is none."""
-        journal = b"".join(read_journal(journal_in(str(self._stage.home / "run" / instance_id)), position))
+        journal = b"".join(read_journal(self._place.journal(session_id, instance_id), position))
         return journal.split(b"\n")[:-1]
 
-    def _hear(self, instance_id: str) -> None:
+    def _hear(self, session_id: str, instance_id: str) -> None:
         """Remember the last chunk in the journal of an agentctl that is stopped, and about to be killed."""
         pid, said = 0, ""
-        for line in self._journal(instance_id, 0):
+        for line in self._journal(session_id, instance_id, 0):
             record = records.parse(line)
             if isinstance(record, records.Started):
                 pid, said = record.pid, ""
@@ -229,7 +236,7 @@ class Faults:
                 with contextlib.suppress(ValueError):  # the last line may be half there
                     said = json.loads(line)["params"]["update"]["content"]["text"]
         if pid and said:
-            self.last_words[pid] = said
+            self.last_words[self._place.name_told(instance_id, pid)] = said
 
     # Agents and agentctls
 
@@ -241,39 +248,46 @@ class Faults:
     async def _stop_agent(self, fault: Fault) -> None:
         if (victim := self._an_agent(fault)) is not None:
             self._tell(fault, str(victim[0]))
-            await self._frozen(victim, fault.lasts)
+            with self._stopped(victim):
+                await asyncio.sleep(fault.lasts)
 
     async def _kill_agentctl(self, fault: Fault) -> None:
         if (victim := self._an_agentctl(fault)) is not None:
-            self._tell(fault, str(victim[0]))
+            self._tell(fault, str(victim.pid))
             self._kill_agentctl_now(victim)
 
     async def _kill_agentctl_unread(self, fault: Fault) -> None:
         """Its journal holds what the backend did not read, and nobody streams it any more."""
         if (victim := self._an_agentctl(fault)) is not None:
-            self._tell(fault, str(victim[0]))
+            self._tell(fault, str(victim.pid))
             with self._hanging():
                 await asyncio.sleep(fault.lasts)
                 self._kill_agentctl_now(victim)
 
-    def _kill_agentctl_now(self, victim: Process) -> None:
-        self._signal(victim, signal.SIGSTOP)
-        self.tainted |= set(descendants(victim[0]))
-        for row in self._stage.glance("SELECT * FROM executors_running WHERE agentctl_pid = ?", victim[0]):
-            self._hear(row["instance_id"])
-        self._kill(victim, "agentctl")
+    def _kill_agentctl_now(self, victim: Sidecar) -> None:
+        self._hear_last(victim)
+        self._kill((victim.pid, victim.start_time), "agentctl")
+
+    def _hear_last(self, victim: Sidecar) -> None:
+        """Stop an agentctl that is about to be killed, and remember what it had journalled."""
+        self._signal((victim.pid, victim.start_time), signal.SIGSTOP)
+        self._taint(victim)
+        self._hear(victim.session_id, victim.instance_id)
+
+    def _taint(self, sidecar: Sidecar) -> None:
+        self.tainted |= {self._place.name(sidecar, pid) for pid in descendants(sidecar.pid)}
 
     async def _ambush_agent(self, fault: Fault) -> None:
         if session_id := await self._seen(fault):
-            for pid in next(part for part in self._parts if part.session_id == session_id).agent.pids()[-1:]:
+            part = next(part for part in self._parts if part.session_id == session_id)
+            for pid in self._place.agents(part.agent)[-1:]:
                 self._kill_pid(pid, "agent")
 
     async def _ambush_agentctl(self, fault: Fault) -> None:
         if session_id := await self._seen(fault):
-            for row in self._stage.glance(f"{LIVE_ROWS} AND session_id = ?", session_id):
-                stat = process_stat(row["agentctl_pid"])
-                if stat is not None and stat.start_time == row["agentctl_start_time"]:
-                    self._kill_agentctl_now((stat.pid, stat.start_time))
+            for sidecar in self._place.sidecars():
+                if sidecar.session_id == session_id:
+                    self._kill_agentctl_now(sidecar)
 
     async def _seen(self, fault: Fault) -> str:
         """The session of the next event that the fault waits for; '' when none came in time."""
@@ -290,9 +304,13 @@ class Faults:
         return session_id
 
     async def _stop_agentctl(self, fault: Fault) -> None:
+        """What its agents say meanwhile may be lost, if somebody kills it then."""
         if (victim := self._an_agentctl(fault)) is not None:
-            self._tell(fault, str(victim[0]))
-            await self._frozen(victim, fault.lasts)
+            self._tell(fault, str(victim.pid))
+            self._taint(victim)
+            with self._stopped((victim.pid, victim.start_time)):
+                await asyncio.sleep(fault.lasts)
+                self._taint(victim)
 
     async def _kill_fork_server(self, fault: Fault) -> None:
         for pid in children(self._stage.pid) if self._stage.up else ():
@@ -300,26 +318,19 @@ class Faults:
             self._kill_pid(pid, "fork server or tool")
 
     def _an_agent(self, fault: Fault) -> Process | None:
-        alive = [pid for part in self._parts for pid in part.agent.pids()[-1:]]
+        alive = [pid for part in self._parts for pid in self._place.agents(part.agent)[-1:]]
         found = [stat for pid in alive if (stat := process_stat(pid)) and stat.alive]
         return (found[fault.target % len(found)].pid, found[fault.target % len(found)].start_time) if found else None
 
-    def _an_agentctl(self, fault: Fault) -> Process | None:
-        found = self._agentctls()
+    def _an_agentctl(self, fault: Fault) -> Sidecar | None:
+        found = self._place.sidecars()
         return found[fault.target % len(found)] if found else None
 
-    def _agentctls(self) -> list[Process]:
-        rows = self._stage.glance(LIVE_ROWS)
-        named = [(row["agentctl_pid"], row["agentctl_start_time"]) for row in rows if row["agentctl_pid"]]
-        return [process for process in named if is_alive(*process)]
-
-    async def _frozen(self, victim: Process, seconds: float) -> None:
-        """Stops a process for a while; what its agents say meanwhile may be lost, if somebody kills it then."""
-        self.tainted |= {victim[0], *descendants(victim[0])}
+    @contextlib.contextmanager
+    def _stopped(self, victim: Process) -> Iterator[None]:
         self._signal(victim, signal.SIGSTOP)
         try:
-            await asyncio.sleep(seconds)
-            self.tainted |= {victim[0], *descendants(victim[0])}
+            yield
         finally:
             self._signal(victim, signal.SIGCONT)
 
@@ -372,7 +383,7 @@ class Faults:
 
     def _taint_all(self) -> None:
         """An agentctl without room for its journal loses, honestly, what it cannot write before it is killed."""
-        self.tainted |= {pid for part in self._parts for pid in part.agent.alive()}
+        self.tainted |= self._place.everybody(part.agent for part in self._parts)
 
     async def _cut_sockets(self, fault: Fault) -> None:
         tabs = [tab for number, tab in enumerate(self._tabs) if fault.target >> number & 1] or self._tabs

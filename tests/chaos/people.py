@@ -3,7 +3,7 @@
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from chaos.cast import Part, Sent
@@ -70,6 +70,19 @@ class People:
             await self.ask(part, tab, "message.queue.resume")
         elif session["queue_held"] and mood == "prompt":
             await self.prompt(part, tab, "short")
+
+    async def look_at(self, ids: Mapping[str, str], tab: Tab) -> None:
+        """Somebody opens any session, which asks for its agent; a refusal is an answer."""
+        self.counts["sessions looked at again"] += 1
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await tab.call("task.session.resume", {name: ids[name] for name in ("task_id", "session_id")})
+        except CallFailed as refused:
+            self.counts[f"refused: {refused.code} {refused.reason}".rstrip()] += 1
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            self.problems.append(f"nobody answered task.session.resume of {ids} for {PATIENCE_S:g} s")
 
     async def prompt(self, part: Part, tab: Tab, kind: str, *others: Tab) -> None:
         """Sends a prompt until it is answered; from several tabs at once under one id where `others` are given."""

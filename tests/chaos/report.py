@@ -11,7 +11,7 @@ from chaos.cast import Part
 from chaos.checks import Violation
 from chaos.schedule import Round
 from chaos.stage import Stage
-from kandev.agentctl.segments import journal_bounds, journal_in
+from kandev.agentctl.segments import journal_bounds
 
 MOST: Final = 12
 """So many violations of a round are told; the rest only counted."""
@@ -60,9 +60,7 @@ def _rows(stage: Stage, session_id: str) -> list[str]:
         """SELECT state, queue_held, interrupted, parked_reason, intent, error_message, updated_at
         FROM task_sessions WHERE id = ?""", session_id)]  # fmt: skip
     for row in stage.glance("SELECT * FROM executors_running WHERE session_id = ?", session_id):
-        bounds = (
-            journal_bounds(journal_in(str(stage.home / "run" / row["instance_id"]))) if row["instance_id"] else None
-        )
+        bounds = journal_bounds(stage.place.journal(session_id, row["instance_id"])) if row["instance_id"] else None
         lines.append(f"row {_chosen(row, ROW_COLUMNS)}")
         lines.append(f"journal {bounds}, read to {row['last_event_seq']}")
     query = "SELECT * FROM turns WHERE session_id = ? ORDER BY started_at DESC LIMIT 5"

@@ -1,6 +1,7 @@
 """What happens in a round, drawn from a seed: what clients do, and what goes wrong. Pure, so a report can name it."""
 
 import random
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -62,6 +63,17 @@ OTHER_FAULTS: Final = {
     "deaf_clients": 2,
 }
 DISK_FAULTS: Final = {"fill_disk": 3}
+CONTAINER_FAULTS: Final = {
+    "kill_container": 4,
+    "stop_container": 4,
+    "remove_container": 4,
+    "pause_container": 3,
+    "kill_engine": 3,
+    "stop_engine": 2,
+    "freeze_engine": 1,
+}
+RUNTIME_FAULTS: Final[Mapping[str, Mapping[str, int]]] = {"docker": CONTAINER_FAULTS}
+"""What else goes wrong where agents run in a runtime, by its name."""
 LONGEST_S: Final = {
     "lock_database": 1.5,
     "fill_disk": 1.2,
@@ -117,8 +129,11 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     moods: tuple[str, ...]
 
 
-def plan_round(seed: str, number: int, *, mounted: bool) -> Round:
-    """Return round `number` of the episode with this seed. Without a small file system no disk is filled."""
+def plan_round(seed: str, number: int, *, mounted: bool, runtime: str = "standalone") -> Round:
+    """Return round `number` of the episode with this seed. Without a small file system no disk is filled.
+
+    The runtime adds faults of its own; all else is the same for each.
+    """
     chance = random.Random(f"{seed}/{number}")
     acts = [_act(chance) for _ in range(chance.randint(5, 12))]
     others = OTHER_FAULTS | DISK_FAULTS
@@ -126,6 +141,7 @@ def plan_round(seed: str, number: int, *, mounted: bool) -> Round:
     faults += [_fault(chance, LIFE_FAULTS) for _ in range(chance.choice((0, 0, 0, 1, 1, 1, 1, 2, 2, 3)))]
     if not mounted:
         faults = [fault for fault in faults if fault.kind not in DISK_FAULTS]
+    faults += _faults_of(runtime, random.Random(f"{seed}/{number}/{runtime}"))
     return Round(
         number=number,
         acts=tuple(sorted(acts, key=lambda act: act.at)),
@@ -149,10 +165,15 @@ def _session(chance: random.Random) -> int:
     return chance.randrange(2) if chance.random() < 0.5 else chance.randrange(SESSIONS)
 
 
-def _fault(chance: random.Random, kinds: dict[str, int]) -> Fault:
+def _fault(chance: random.Random, kinds: Mapping[str, int]) -> Fault:
     kind = _draw(chance, kinds)
     lasts = round(chance.uniform(0.05, LONGEST_S.get(kind, 1.0)), 2)
     return Fault(at=_moment(chance), kind=kind, target=chance.randrange(1 << 16), lasts=lasts)
+
+
+def _faults_of(runtime: str, chance: random.Random) -> list[Fault]:
+    kinds = RUNTIME_FAULTS.get(runtime, {})
+    return [_fault(chance, kinds) for _ in range(chance.choice((0, 1, 1, 2, 2, 3)))] if kinds else []
 
 
 def _mood(chance: random.Random) -> str:
@@ -163,5 +184,5 @@ def _moment(chance: random.Random) -> float:
     return round(chance.uniform(0, SPAN_S), 2)
 
 
-def _draw(chance: random.Random, weights: dict[str, int]) -> str:
+def _draw(chance: random.Random, weights: Mapping[str, int]) -> str:
     return chance.choices(list(weights), list(weights.values()))[0]

@@ -2,20 +2,24 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import fakes
 import invariants
 from backend import PACE, Backend
+from chaos.places import place_of
 from kandev.agentctl.platform import descendants, is_alive, process_stat
 from leftovers import ended
+from runtimes.engine import DockerEngine
 
 DISK_MB: Final = 24
 START_LIMIT_S: Final = 60.0
@@ -34,17 +38,39 @@ FEW_SECONDS: Final = {
 }
 
 
+AGENTS: Final = "agents"
+"""Where the scripts, logs and stores of an episode's agents are, in its directory."""
+FAKES: Final = Path(fakes.__file__).parent
+
+
+def docker_table(engine: DockerEngine, mounts: Sequence[str]) -> str:
+    """The table of config.toml for sessions in containers."""
+    return f"\n[runtimes.docker]\nimage = {json.dumps(engine.image)}\nmounts = {json.dumps(mounts)}\n"
+
+
 class DidNotStart(Exception):
     """Raised when the backend ended at its start: what it said."""
 
 
 class Stage(Backend):
-    """A home, on a tmpfs where `mounted`, and the backend on it. Leave it by `close`."""
+    """A home, on a tmpfs where `mounted`, and the backend on it. Leave it by `close`.
 
-    def __init__(self, directory: Path, *, config: str, mounted: bool, runtime: str) -> None:
+    Its agents are in containers where there is an `engine`; whoever takes that away, or needs it, has `engine_free`.
+    """
+
+    def __init__(
+        self, directory: Path, *, config: str, mounted: bool, runtime: str, engine: DockerEngine | None = None
+    ) -> None:
         environment = {**FEW_SECONDS, "KANDEV__RUNTIMES__DEFAULT": runtime}
         super().__init__(directory, config=config, environment=environment)
+        self.engine = engine
+        self.engine_free = asyncio.Lock()
+        if engine is not None:
+            self.config += docker_table(engine, [str(directory / AGENTS), f"{FAKES}:{FAKES}:ro"])
+            self.environment["DOCKER_HOST"] = engine.url
+        self.runtime = runtime
         self.lasting = runtime != "standalone"
+        self.place = place_of(runtime, self.home, self.glance)
         self.mounted = mounted
         self.starts = 0
         self.own_ends: list[str] = []
@@ -167,12 +193,17 @@ class Stage(Backend):
         """Ends everything of this home, whatever is left, and takes the home away."""
         try:
             await self.end(signal.SIGKILL)
+            self._remove_containers()
             for pid, began in self.living_family():
                 if is_alive(pid, began):
                     os.kill(pid, signal.SIGKILL)
             await self.end_leftovers()
         finally:
             self._take_away()
+
+    def _remove_containers(self) -> None:
+        if self.engine is not None and (left := self.engine.docker("ps", "-aq").split()):
+            self.engine.docker("rm", "-f", *left)
 
     def _take_away(self) -> None:
         if self.mounted:

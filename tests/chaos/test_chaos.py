@@ -12,7 +12,7 @@ import pytest
 from chaos import script
 from chaos.__main__ import episode_lengths
 from chaos.mirror import Mirror
-from chaos.schedule import DISK_FAULTS, LIFE_FAULTS, OTHER_FAULTS, plan_round
+from chaos.schedule import CONTAINER_FAULTS, DISK_FAULTS, LIFE_FAULTS, OTHER_FAULTS, plan_round
 
 LIMIT_S = 900
 SEED = "kandev"
@@ -68,6 +68,17 @@ def test_every_fault_is_drawn() -> None:
     plans = [plan_round("1/0", number, mounted=True) for number in range(300)]
     drawn = {fault.kind for plan in plans for fault in plan.faults}
     assert drawn == {*LIFE_FAULTS, *OTHER_FAULTS, *DISK_FAULTS}
+
+
+def test_containers_have_faults_of_their_own() -> None:
+    """Each is drawn where agents run in them; all else of the plan is what it is without them."""
+    for number in range(100):
+        plain = plan_round("1/0", number, mounted=True)
+        plan = plan_round("1/0", number, mounted=True, runtime="docker")
+        assert (plan.acts, plan.moods) == (plain.acts, plain.moods)
+        assert [fault for fault in plan.faults if fault.kind not in CONTAINER_FAULTS] == list(plain.faults)
+    plans = [plan_round("1/0", number, mounted=True, runtime="docker") for number in range(100)]
+    assert {fault.kind for plan in plans for fault in plan.faults} >= {*CONTAINER_FAULTS}
 
 
 def test_no_disk_is_filled_without_a_file_system_of_our_own() -> None:

@@ -16,6 +16,7 @@ from kandev.domain.models import (
     RowStatus,
     SessionId,
     SessionState,
+    TurnState,
     new_id,
     new_message_id,
     now,
@@ -309,6 +310,16 @@ async def queue_of(session: StoredSession, *texts: str) -> list[MessageId]:
 
 def queued(session: StoredSession) -> list[str]:
     return [prompt.content for prompt in session.store.queue(session.ref.session_id)]
+
+
+async def test_prompt_4_a_turn_that_was_unknown_is_put_back(session: StoredSession) -> None:
+    """The engine was away, and then it turns out that the prompt reached nobody: it is queued, and no turn is left."""
+    turn = await session.claim("one")
+    doubt = {"session_id": session.ref.session_id, "state": TurnState.UNKNOWN, "observed": TurnState.OPEN}
+    await session.database.write(lambda tx: tx.run("turn_doubt", **doubt))
+    await session.database.write(partial(put_back, ref=session.ref, turn=turn))
+    assert queued(session) == ["one"]
+    assert not session.store.any_turn(session.ref.session_id)
 
 
 async def test_prompt_3_a_queue_keeps_its_order(session: StoredSession) -> None:

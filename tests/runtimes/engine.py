@@ -8,6 +8,7 @@ As a program it cleans up what killed test runs left: `python tests/runtimes/eng
 
 import contextlib
 import http.client
+import ipaddress
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -43,13 +44,13 @@ def why_not() -> str:
 
 
 class DockerEngine:
-    """One engine. Beside another one it does not start: the two would share, and break, the bridge docker0."""
+    """One engine. In one network there can be no other: the two would share, and break, the bridge docker0."""
 
     def __init__(self) -> None:
         if reason := why_not():
             raise CannotStart(reason)
         clean_up_killed()
-        if "docker0" in (name for _, name in socket.if_nameindex()):  # /sys may be that of another network namespace
+        if "docker0" in {name for _, name in socket.if_nameindex()}:  # /sys may show another network than ours
             raise CannotStart("another engine has its bridge docker0 here")
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
         self.socket = self.directory / "docker.sock"
@@ -60,7 +61,7 @@ class DockerEngine:
     def __enter__(self) -> Self:
         try:
             self.start()
-            self._make_image()
+            self.make_image(IMAGE)
         except BaseException:
             self.close()
             raise
@@ -76,10 +77,17 @@ class DockerEngine:
         """What DOCKER_HOST is set to."""
         return f"unix://{self.socket}"
 
+    @property
+    def pid(self) -> int:
+        """The process id of dockerd."""
+        assert self._process is not None, "the engine does not run"
+        return self._process.pid
+
     def start(self) -> None:
         """Starts dockerd, and returns once it answers. Raises CannotStart with the end of its log."""
         (self.directory / "owner").write_text(str(os.getpid()))
         (self.directory / "forwarding").write_text(self._forwarded)
+        (self.directory / "network").write_text(_network())
         with (self.directory / "log").open("ab") as log:
             self._process = subprocess.Popen(
                 [
@@ -155,27 +163,38 @@ class DockerEngine:
         _clear(self.directory)
         _remove_bridge(self._forwarded)
 
-    def _make_image(self) -> None:
+    def make_image(self, name: str, trees: Sequence[Path] = (), path: str = "/usr/bin:/bin") -> None:
+        """Makes an image in which programs of the directories `trees`, once mounted, run too; `path` is its PATH."""
         # Beside the others when it is run as a program, in the package when tests import it.
         from runtimes.image import write_image
 
         archive = self.directory / "image.tar"
-        write_image(archive)
-        self.docker("import", "--change", "ENV PATH=/usr/bin:/bin", str(archive), IMAGE)
+        write_image(archive, trees)
+        self.docker("import", "--change", f"ENV PATH={path}", str(archive), name)
         archive.unlink()
+
+    @property
+    def gateway(self) -> str:
+        """This machine's address for its containers."""
+        subnet = self.docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Subnet}}")
+        return str(next(ipaddress.ip_network(subnet).hosts()))
 
 
 def clean_up_killed() -> None:
-    """Removes what engines left whose test run was killed."""
+    """Removes what engines left whose test run was killed. One in another network that others use is left to those."""
     for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        forwarded = ""
+        forwarded = network = ""
         owner = _read_pid(directory / "owner")
         if owner and _runs_tests(owner):
             continue
         with contextlib.suppress(FileNotFoundError):
             forwarded = (directory / "forwarding").read_text()
+            network = (directory / "network").read_text()
+        ours = network in {"", _network()}
+        if not ours and _used_by_others(network, directory):
+            continue
         _clear(directory)
-        if forwarded:
+        if forwarded and ours:
             _remove_bridge(forwarded)
 
 
@@ -230,6 +249,17 @@ def _read_pid(path: Path) -> int:
 
 
 # The network
+
+
+def _network(process: int | str = "self") -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{process}/ns/net")
+    return ""
+
+
+def _used_by_others(network: str, directory: Path) -> bool:
+    own = {*_processes_of(directory)}
+    return any(_network(pid) == network for pid in _pids() if pid not in own)
 
 
 def _forwarding() -> str:

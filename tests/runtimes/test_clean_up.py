@@ -25,7 +25,8 @@ def forwarding() -> str:
     return Path("/proc/sys/net/ipv4/ip_forward").read_text()
 
 
-def test_an_engine_whose_owner_was_killed_is_cleaned_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("within", [[], ["unshare", "-mn"]], ids=["here", "in a network of its own"])
+def test_an_engine_whose_owner_was_killed_is_cleaned_up(tmp_path: Path, within: list[str]) -> None:
     """Processes, containers, mounts, firewall rules and files: all is as it was before."""
     before = state_of_the_machine()
     program = (
@@ -38,7 +39,7 @@ def test_an_engine_whose_owner_was_killed_is_cleaned_up(tmp_path: Path) -> None:
         "print(engine.directory, flush=True)\n"
         "time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen([*within, sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         directory = Path(owner.stdout.readline().strip())
         owner.kill()

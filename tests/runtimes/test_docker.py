@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
+from kandev.agentctl import API_VERSION
+from other_version import write_version
 from runtimes.contained import Contained, doctor, leave_container
 from runtimes.engine import DockerEngine
 from wire_client import CallFailed
@@ -130,6 +132,13 @@ async def test_cont_3_containers_of_others_are_left_alone(docker_backend: Backen
         engine.docker("rm", "-f", other)
 
 
+KILL_AGENT = """import glob, os
+for path in glob.glob("/proc/[0-9]*/cmdline"):
+    if b"demo-" + b"agent" in open(path, "rb").read():
+        os.kill(int(path.split("/")[2]), 9)
+"""
+
+
 WHO = ("-c", "user.name=x", "-c", "user.email=x@x")
 
 
@@ -146,15 +155,16 @@ def git(*words: str) -> str:
 async def test_git_works_inside_and_hooks_and_config_cannot_be_changed(
     docker_backend: Backend, engine: DockerEngine, tmp_path: Path
 ) -> None:
-    """The worktree and the repository's objects are writable at their own paths; what git would run is not."""
+    """The worktree and the repository's objects are writable at their own paths, as the user; what git runs is not."""
     repository = new_repository(tmp_path / "repository")
+    (docker_backend.user_home / ".gitconfig").write_text('[user]\nname = "Ä \\"B\\" C"\nemail = a@localhost\n')
     async with docker_backend.client() as client:
         session = await Contained.create(docker_backend, engine, client, repository_path=str(repository))
         worktree = (await session.status())["worktree_path"]
         inside = ("exec", "-w", worktree, session.container)
         engine.docker(*inside, "sh", "-c", "echo text > file && git add file")
-        engine.docker(*inside, "git", *WHO, "commit", "-q", "-m", "from inside")
-        assert git("-C", worktree, "log", "--format=%s").splitlines() == ["from inside", "first"]
+        engine.docker(*inside, "git", "commit", "-q", "-m", "from inside")
+        assert git("-C", worktree, "log", "--format=%s, %an").splitlines() == ['from inside, Ä "B" C', "first, x"]
         for path in (repository / ".git/hooks/evil", repository / ".git/config", Path(worktree) / ".git"):
             with pytest.raises(AssertionError, match="Read-only"):
                 engine.docker(*inside, "sh", "-c", f"echo x >> {path}")
@@ -204,8 +214,30 @@ async def test_crash_3_a_container_whose_start_was_not_stored_is_ended(
         assert len(session.container.split()) == 1
 
 
+async def test_crash_3_what_an_ended_agent_left_is_removed_at_the_next_start(
+    docker_backend: Backend, engine: DockerEngine
+) -> None:
+    """The backend dies once the agent's end is stored: agentctl, its container and its journal are still there."""
+    await docker_backend.stop()
+    docker_backend.environment["KANDEV_FAILPOINT"] = "agent.after_exit"
+    await docker_backend.start()
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        engine.docker("exec", session.container, "python3", "-c", KILL_AGENT)
+        await docker_backend.died()
+    running = ("inspect", "-f", "{{.State.Running}}", session.container)
+    journals = docker_backend.home / "run/docker" / session.id
+    assert (engine.docker(*running), len(list(journals.glob("*/journal")))) == ("true", 1)
+    del docker_backend.environment["KANDEV_FAILPOINT"]
+    await docker_backend.start()
+    assert (engine.docker(*running), len(list(journals.glob("*/journal")))) == ("false", 0)
+    async with docker_backend.client() as client:
+        await session.follow(client)
+        assert "apple" in await session.say("what is the word?")
+
+
 async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend, engine: DockerEngine) -> None:
-    """The start fails with the engine's, or the container's, own words; nothing hangs."""
+    """The start fails with the engine's, or the container's, own words; nothing hangs, and nothing is left of it."""
     without_python = f'image = "{engine.image}"\nenv = {{ PATH = "/nowhere" }}'
     for docker, words in (('image = "not/there:1"', "no image not/there:1"), (without_python, "python3")):
         await docker_backend.stop()
@@ -216,3 +248,40 @@ async def test_an_image_that_cannot_run_agentctl_is_told(docker_backend: Backend
             created = await client.call("task.create", request)
             with pytest.raises(CallFailed, match=words):
                 await client.call("task.session.start", {"session_id": created["session"]["id"]})
+        kept = {path.name for path in (docker_backend.home / "run/docker" / created["session"]["id"]).iterdir()}
+        assert kept == {"arguments", "home", "token"}
+
+
+async def test_files_that_cannot_be_written_are_told(docker_backend: Backend, engine: DockerEngine) -> None:
+    """As a full disk, or here something in their place: the start says what, and works once that is mended."""
+    async with docker_backend.client() as client:
+        request = {"agent": "demo", "description": "remember apple", "runtime": "docker", "start": False}
+        session = Contained(docker_backend, engine, client, await client.call("task.create", request))
+        await session.follow(client)
+        in_the_way = docker_backend.home / "run/docker" / session.id / "arguments.new"
+        in_the_way.mkdir(parents=True)
+        with pytest.raises(CallFailed, match="cannot be used"):
+            await session.call("task.session.start")
+        in_the_way.rmdir()
+        await session.call("task.session.recover", action="resume")
+        await session.turn_ended()
+        assert "apple" in await session.say("what is the word?")
+
+
+async def test_a_container_of_an_older_version_is_replaced_when_it_cannot_be_talked_to(
+    docker_backend: Backend, engine: DockerEngine, tmp_path: Path
+) -> None:
+    """A container keeps the agentctl that it was made with: the next version talks to it, the one after makes a new."""
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        container = session.container
+    for step in (1, 2):
+        await docker_backend.stop()
+        docker_backend.environment["PYTHONPATH"] = write_version(tmp_path / str(step), API_VERSION + step)
+        engine.docker("stop", container)
+        await docker_backend.start()
+        async with docker_backend.client() as client:
+            await session.follow(client)
+            assert "apple" in await session.say("what is the word?")
+            assert (session.container == container) == (step == 1)
+            assert (await session.status())["how"] == "native"

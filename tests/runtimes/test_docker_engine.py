@@ -1,5 +1,7 @@
 """Sessions in containers while their engine is killed, stopped, and back again (CONT-4, CONT-5)."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -145,3 +147,29 @@ async def test_a_paused_container_is_not_attached(docker_backend: Backend, engin
         await session.follow(client)
         assert (await session.status())["last_turn"]["state"] == "interrupted"
         assert "apple" in await session.say("what is the word?")
+
+
+async def test_cont_5_a_start_whose_end_nobody_can_prove_is_over(docker_backend: Backend, engine: DockerEngine) -> None:
+    """Its container is killed while the engine is away: it has failed, and a later one is not kept waiting by it."""
+    await docker_backend.stop()
+    docker_backend.config += '[agents.mute]\ncommand = ["sleep", "600"]\n'
+    await docker_backend.start()
+    async with docker_backend.client() as client:
+        request = {"agent": "mute", "description": "x", "runtime": "docker", "start": False}
+        session = Contained(docker_backend, engine, client, await client.call("task.create", request))
+        await session.follow(client)
+        await session.call("task.session.start")
+        await client.wait_event("session.resume.progress", lambda payload: payload["stage"] == "starting_agent")
+        inside = int(engine.docker("inspect", "-f", "{{.State.Pid}}", session.container))
+        engine.stop()
+        try:
+            os.kill(inside, signal.SIGKILL)
+            assert (await client.wait_event("session.resume.failed"))["cause"] == "start_failed"
+            assert (await session.status())["state"] == "FAILED"
+        finally:
+            engine.start()
+        begun = len(client.events)
+        await session.call("task.session.recover", action="resume")
+        await client.wait_event(
+            "session.resume.progress", lambda payload: payload["stage"] == "starting_agent", after=begun
+        )

@@ -9,6 +9,7 @@ import importlib.util
 import marshal
 import os
 import sys
+import threading
 import zipfile
 from collections.abc import Iterator
 from hashlib import sha256
@@ -41,6 +42,7 @@ _UNCHECKED: Final = (0b01).to_bytes(4, "little")
 """In a compiled file: it is named by the hash of its source (PEP 552), and nobody compares the two."""
 _SAME_EACH_TIME: Final = 2
 """The last version of marshal whose bytes do not depend on what else refers to an object."""
+_ONE: Final = threading.Lock()
 
 
 def build(out: str) -> None:
@@ -60,12 +62,16 @@ def build(out: str) -> None:
 
 
 def build_in(directory: Path) -> Path:
-    """Build into a directory under a name that tells the content, so that an archive in use is never changed."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = directory / f"agentctl.{os.getpid()}"
-    build(str(draft))
-    digest = sha256(draft.read_bytes()).hexdigest()[:12]
-    return draft.rename(directory / f"agentctl-{digest}.pyz")
+    """Build into a directory under a name that tells the content, so that an archive in use is never changed.
+
+    Sessions that start at once may call it from several threads. What a kill left half there is written over.
+    """
+    with _ONE:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft = directory / "agentctl.new"
+        build(str(draft))
+        digest = sha256(draft.read_bytes()).hexdigest()[:12]
+        return draft.rename(directory / f"agentctl-{digest}.pyz")
 
 
 def main(arguments: list[str]) -> None:

@@ -261,10 +261,12 @@ class LifecycleManager:
 
     async def _stop(self, execution: AgentExecution, grace_s: float) -> None:
         if execution.runner is None:
-            await execution.runtime.stop_instance(execution.instance, grace_s=0)
-            await execution.runtime.discard(execution.instance)
-            await execution.client.aclose()
-            self._forget(execution)
+            try:
+                await execution.runtime.stop_instance(execution.instance, grace_s=0)
+                await execution.runtime.discard(execution.instance)
+            finally:  # where nobody can be asked, the next start ends what is left
+                await execution.client.aclose()
+                self._forget(execution)
             return
         failpoint("agent.before_stop")
         try:

@@ -132,7 +132,8 @@ class Executor:
     async def _failed(self, start: Start, error: KandevError) -> None:
         execution = start.execution
         if execution is not None:
-            await self._manager.stop(execution, why=start.given_up or "start_failed", grace_s=0)
+            with contextlib.suppress(RuntimeUnreachable):  # the next start ends what is left
+                await self._manager.stop(execution, why=start.given_up or "start_failed", grace_s=0)
         try:
             start.fail(await record_failure(self._store, start, error, publish=self._services.publish))
         except NotFound:

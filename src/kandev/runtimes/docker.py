@@ -5,6 +5,7 @@ that lets containers live; the next backend finds it by its labels and attaches.
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -15,12 +16,13 @@ from kandev.agentctl.platform import boot_id
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import DockerConfig
-from kandev.domain.constants import AGENTCTL_READY_S
-from kandev.errors import AgentctlError, Conflict
+from kandev.domain.constants import AGENTCTL_READY_S, Timing
+from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
 from kandev.runtimes.container_spec import (
+    ARCHIVE,
     container_name,
     container_spec,
     home_labels,
@@ -33,6 +35,8 @@ from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import Container, DockerEngine
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.session_files import sessions_in
+from kandev.store.failures import file_failure
+from kandev.worktrees.git import Git
 
 __all__ = ["DockerRuntime"]
 
@@ -82,21 +86,63 @@ class DockerRuntime:
     @property
     def place(self) -> Place:
         """A container: its own Python and its own environment."""
-        return Place(python="python3", demo_agent=(str(self._archive), "demo-agent"), own_environment=True)
+        return Place(python="python3", demo_agent=(ARCHIVE, "demo-agent"), own_environment=True)
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
-        """Start the session's container, which is made where there is none. Raises AgentctlError, Conflict."""
+        """Start the session's container, which is made where there is none.
+
+        Raises AgentctlError, Conflict, and StorageFull or Unavailable where its files cannot be written.
+        """
         if problem := self._not_configured(image_of(self._config, request.agent)):
             raise Conflict(problem, reason="runtime_not_configured")
         files = self._files(request.session_id)
         container = await self._find(request.session_id)
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
-        await asyncio.to_thread(self._prepare, files, request)
-        container = await self._started(container, request, files)
-        return await self._first_answer(container, files, request.instance_id)
+        try:
+            await asyncio.to_thread(self._prepare, files, request, await self._committer(request.cwd))
+            return await self._up(container, request, files)
+        except OSError as error:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise file_failure(error, files.directory) from error
+        except AgentctlError:
+            await self._take_back(self._instance(files, request.instance_id))
+            raise
 
-    def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
+    async def _take_back(self, instance: Instance) -> None:
+        """End and remove what a start made that failed. Without the engine the backend's next start does that."""
+        with contextlib.suppress(KandevError):
+            await self._end(instance, grace_s=0)
+            await self.discard(instance)
+
+    async def _up(self, container: Container | None, request: InstanceRequest, files: ContainerFiles) -> Instance:
+        """Return the instance in a started container; one whose agentctl we cannot talk to is made again."""
+        started = await self._started(container, request, files)
+        instance = await self._first_answer(started, files, request.instance_id)
+        if container is None or await self._is_spoken(instance):
+            return instance
+        await self._engine.remove(started)
+        started = await self._started(None, request, files)
+        return await self._first_answer(started, files, request.instance_id)
+
+    async def _is_spoken(self, instance: Instance) -> bool:
+        """Whether we can talk to the agentctl in a container, which keeps the one that it was made with."""
+        client = self.connect(instance)
+        try:
+            return (await client.status()).is_spoken
+        finally:
+            await client.aclose()
+
+    async def _committer(self, cwd: str) -> Sequence[str]:
+        """Return name and email with which the user commits there; '' for what git was not told."""
+        git = Git(self._directory, environ=self._environ, timing=Timing())
+        try:
+            asked = [await git.ask(Path(cwd), "config", "--get", key) for key in ("user.name", "user.email") if cwd]
+        except KandevError:  # no git here
+            return "", ""
+        return [one.stdout.strip() for one in asked] or ("", "")
+
+    def _prepare(self, files: ContainerFiles, request: InstanceRequest, committer: Sequence[str]) -> None:
         _ = self._archive  # built here, in a thread, at the first start
         files.prepare(
             request.instance_id,
@@ -105,6 +151,7 @@ class DockerRuntime:
             listens_on_network=publishes_port(self._config),
         )
         files.bring_login(request.credentials, self._environ)
+        files.bring_identity(*committer)
         uid, _, gid = user_of(self._config).partition(":")
         if uid.isdecimal():
             files.give_to(int(uid), int(gid) if gid.isdecimal() else int(uid))
@@ -237,11 +284,15 @@ class DockerRuntime:
         return True
 
     async def strays(self, named: Named) -> list[Instance]:
-        """Remove containers and directories of sessions that are gone; no instance remains to be ended."""
+        """Remove containers and directories of sessions that are gone; return the instances that no row names."""
+        found: list[Instance] = []
         for session_id in sessions_in(self._directory):
-            if not named.has_session(session_id):
+            if named.has_session(session_id):
+                left = [one for one in self._files(session_id).instances() if one not in named.instances]
+                found += [self.locate(session_id, one) for one in left]
+            else:
                 await self.forget_session(session_id)
-        return []
+        return found
 
     async def discard(self, instance: Instance) -> None:
         """Remove the directory of an ended instance, its journal too, once everything in it is stored."""
@@ -276,7 +327,7 @@ class DockerRuntime:
 
     def _not_configured(self, image: str) -> str:
         if not image:
-            return "No image is configured: set image in [runtimes.docker] (docs/operations.md)."
+            return "No image is configured: set image in [runtimes.docker] (docs/runtimes.md)."
         if not self._engine.address.startswith("unix://"):
             return f"The engine at {self._engine.address} is not on this machine: directories cannot be mounted there."
         return ""

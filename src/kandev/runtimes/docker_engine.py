@@ -23,7 +23,9 @@ CALL_S: Final = 20.0
 """How long the engine may take for a call that waits for nothing."""
 LAST_WORDS: Final = 20
 _GONE: Final = 404
-_TAKEN: Final = 409
+_CONFLICT: Final = 409
+_IN_THE_WAY: Final = "in_the_way"
+_PAUSE_S: Final = 0.05
 _NO_ANSWER: Final = 900  # what aiodocker says where there is no answer to have a status
 
 
@@ -99,10 +101,23 @@ class DockerEngine:
                 await docker.containers.container(container.id).stop(t=grace_s)
 
     async def remove(self, container: Container) -> None:
-        """Kill and remove a container. One that is gone is no error."""
-        with contextlib.suppress(Absent):
+        """Kill and remove a container. One that is gone is no error; one that somebody else removes is waited for."""
+        try:
             async with self._asked() as docker:
                 await docker.containers.container(container.id).delete(force=True, v=True)
+        except Absent:
+            return
+        except AgentctlError as error:
+            if error.reason != _IN_THE_WAY:
+                raise
+            await self._removed(container)
+
+    async def _removed(self, container: Container) -> None:
+        deadline = asyncio.get_running_loop().time() + CALL_S
+        while await self.find(container.id) is not None:
+            if asyncio.get_running_loop().time() > deadline:
+                raise AgentctlError("The container is being removed, and does not go.", reason=_IN_THE_WAY)
+            await asyncio.sleep(_PAUSE_S)
 
     async def last_words(self, container: Container) -> str:
         """Return the end of what a container wrote."""
@@ -135,7 +150,7 @@ class DockerEngine:
                 raise Absent(error.message) from error
             if error.status >= _NO_ANSWER:
                 raise self._unreachable(error.message) from error
-            reason = "taken" if error.status == _TAKEN else "engine_refused"
+            reason = _IN_THE_WAY if error.status == _CONFLICT else "engine_refused"
             raise AgentctlError(f"The Docker engine says: {error.message}", reason=reason) from error
         except (aiohttp.ClientError, OSError) as error:  # TimeoutError among them
             raise self._unreachable(str(error) or "in time") from error

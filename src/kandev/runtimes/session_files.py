@@ -78,8 +78,6 @@ def write_private(path: Path, text: str) -> None:
     """Put a file in its place as a whole, readable by its owner only."""
     draft = path.with_suffix(".new")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
+    with open(descriptor, "w") as file:  # which writes all of it, or raises
+        file.write(text)
     draft.replace(path)

@@ -227,7 +227,7 @@ UPDATE turns SET cancel_requested_at = :now
 WHERE session_id = :session_id AND state IN ('open', 'unknown') RETURNING *;
 
 -- name: turn_delete
-DELETE FROM turns WHERE id = :id AND state = 'open';
+DELETE FROM turns WHERE id = :id AND state IN ('open', 'unknown');
 
 -- ---- messages
 
