@@ -17,12 +17,13 @@ from kandev.agentctl.platform import boot_id
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import DockerConfig
-from kandev.domain.constants import AGENTCTL_READY_S
+from kandev.domain.constants import AGENTCTL_READY_S, Timing
 from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
 from kandev.runtimes.container_spec import (
+    ARCHIVE,
     container_name,
     container_spec,
     home_labels,
@@ -36,6 +37,7 @@ from kandev.runtimes.docker_engine import CREATING, STARTING, Container, DockerE
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.session_files import sessions_in
 from kandev.store.failures import file_failure
+from kandev.worktrees.git import Git
 
 __all__ = ["DockerRuntime"]
 
@@ -85,7 +87,7 @@ class DockerRuntime:
     @property
     def place(self) -> Place:
         """A container: its own Python and its own environment."""
-        return Place(python="python3", demo_agent=(str(self._archive), "demo-agent"), own_environment=True)
+        return Place(python="python3", demo_agent=(ARCHIVE, "demo-agent"), own_environment=True)
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
         """Start the session's container, which is made where there is none.
@@ -102,9 +104,8 @@ class DockerRuntime:
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
         try:
-            await asyncio.to_thread(self._prepare, files, request, user)
-            container = await self._started(container, request, files, user)
-            return await self._first_answer(container, files, request.instance_id)
+            await asyncio.to_thread(self._prepare, files, request, user, await self._committer(request.cwd))
+            return await self._up(container, request, files, user)
         except OSError as error:
             await self._take_back(self._instance(files, request.instance_id))
             raise file_failure(error, files.directory) from error
@@ -118,7 +119,38 @@ class DockerRuntime:
             await self._end(instance, grace_s=0)
             await self.discard(instance)
 
-    def _prepare(self, files: ContainerFiles, request: InstanceRequest, user: ContainerUser) -> None:
+    async def _up(
+        self, container: Container | None, request: InstanceRequest, files: ContainerFiles, user: ContainerUser
+    ) -> Instance:
+        """Return the instance in a started container; one whose agentctl we cannot talk to is made again."""
+        started = await self._started(container, request, files, user)
+        instance = await self._first_answer(started, files, request.instance_id)
+        if container is None or await self._is_spoken(instance):
+            return instance
+        await self._engine.remove(started)
+        started = await self._started(None, request, files, user)
+        return await self._first_answer(started, files, request.instance_id)
+
+    async def _is_spoken(self, instance: Instance) -> bool:
+        """Whether we can talk to the agentctl in a container, which keeps the one that it was made with."""
+        client = self.connect(instance)
+        try:
+            return (await client.status()).is_spoken
+        finally:
+            await client.aclose()
+
+    async def _committer(self, cwd: str) -> Sequence[str]:
+        """Return name and email with which the user commits there; '' for what git was not told."""
+        git = Git(self._directory, environ=self._environ, timing=Timing())
+        try:
+            asked = [await git.ask(Path(cwd), "config", "--get", key) for key in ("user.name", "user.email") if cwd]
+        except KandevError:  # no git here
+            return "", ""
+        return [one.stdout.strip() for one in asked] or ("", "")
+
+    def _prepare(
+        self, files: ContainerFiles, request: InstanceRequest, user: ContainerUser, committer: Sequence[str]
+    ) -> None:
         _ = self._archive  # built here, in a thread, at the first start
         files.prepare(
             request.instance_id,
@@ -127,6 +159,7 @@ class DockerRuntime:
             listens_on_network=publishes_port(self._config),
         )
         files.bring_login(request.credentials, self._environ)
+        files.bring_identity(*committer)
         user.take_over(files.directory)
         if request.cwd and not user.owns(request.cwd) and not os.path.exists(os.path.join(request.cwd, ".git")):
             user.take_over(Path(request.cwd))
@@ -305,7 +338,7 @@ class DockerRuntime:
 
     def _not_configured(self, image: str) -> str:
         if not image:
-            return "No image is configured: set image in [runtimes.docker] (docs/operations.md)."
+            return "No image is configured: set image in [runtimes.docker] (docs/runtimes.md)."
         if not self._engine.address.startswith("unix://"):
             return f"The engine at {self._engine.address} is not on this machine: directories cannot be mounted there."
         return ""

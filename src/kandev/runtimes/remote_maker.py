@@ -22,7 +22,7 @@ STOP_S: Final = 2
 """How long agentctl, whose agent is gone, may take to end before its container is killed."""
 _GONE: Final = (
     "The session's container is gone, with everything in it that had not come home. A new one was made on the same "
-    "branch; the agent does not remember what it kept there."
+    "branch; the agent does not remember what it kept there. Tell it what is to be done again."
 )
 _MADE_AGAIN: Final = (
     "The session's container was gone, or could not be started; its volume is there. A new one was made on that, with "

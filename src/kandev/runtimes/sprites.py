@@ -45,7 +45,7 @@ URL: Final = "https://api.sprites.dev"
 _CREATING, _WAITING, _WAKING = "creating_sandbox", "waiting_for_sprites", "waking_sandbox"
 _REPLACED: Final = (
     "The session's sandbox is gone, with everything in it that had not come home. A new one was made on the same "
-    "branch; the agent does not remember what it kept there."
+    "branch; the agent does not remember what it kept there. Tell it what is to be done again."
 )
 
 
@@ -189,7 +189,7 @@ class SpritesRuntime(FarRuntime):
             problem=self._not_configured(),
             survives=("backend_restart", "host_restart"),
             on_backend_restart="agents go on, also in a turn; a session that is wanted again is attached to",
-            on_host_restart="this machine's restart is no other; the sandbox's own ends the agent, a resume starts it",
+            on_host_restart="agents go on; a sandbox that went cold has ended its agent, and a resume starts it again",
         )
 
     def _not_configured(self) -> str:
