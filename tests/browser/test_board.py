@@ -36,6 +36,22 @@ def test_a_task_moves_through_the_columns_while_one_looks(desk: Desk, stage: Sta
     board.shot("board")
 
 
+def test_the_focus_stays_on_a_task_that_moves(desk: Desk, stage: Stage) -> None:
+    """From Working to Review its link is another one, and the keys still go on from it; who leaves it is left alone."""
+    stage.create("slow 20", title="Moves")
+    board = desk.tab()
+    card = board.page.locator(".card", has_text="Moves")
+    expect(board.page.locator(column(board.page, "Working"))).to_contain_text("Moves")
+    board.page.keyboard.press("j")
+    expect(card).to_be_focused()
+    expect(board.page.locator(column(board.page, "Review"))).to_contain_text("Moves")
+    expect(card).to_be_focused()
+    card.blur()
+    stage.create("remember hazel", title="Other")
+    expect(board.page.locator(column(board.page, "Review"))).to_contain_text("Other")
+    expect(board.page.locator(":focus")).to_have_count(0)
+
+
 def test_titles_are_filtered_and_transcripts_searched(desk: Desk, stage: Stage) -> None:
     """The field narrows the columns to titles, and lists where else the text was said."""
     first = stage.create("remember quince", title="Fruit")

@@ -37,6 +37,31 @@ def test_keys_answer_only_while_the_question_has_the_focus(desk: Desk, stage: St
     tab.sees("Reject")
 
 
+def test_everything_is_reached_by_keys(desk: Desk, stage: Stage) -> None:
+    """A task is made, its question is gone to and answered, a message is written, and the board is there again."""
+    tab = desk.tab()
+    keys = tab.page.keyboard
+    expect(tab.page.get_by_text("No tasks yet")).to_be_visible()
+    keys.press("n")
+    keys.type("ask")
+    keys.press("Tab")
+    keys.type("Demo")
+    expect(tab.page.get_by_label("Agent")).to_have_value("demo")
+    keys.press("Control+Enter")
+    expect(tab.question).to_be_visible()
+    keys.press("q")
+    expect(tab.question).to_be_focused()
+    keys.press("a")
+    tab.sees("You chose: allow")
+    keys.press("i")
+    keys.type("remember rowan")
+    keys.press("Enter")
+    tab.sees("I will remember the word rowan")
+    keys.press("Escape")
+    keys.press("Escape")
+    expect(tab.page.locator(".card")).to_contain_text("Waiting for you")
+
+
 def test_perm_2_a_question_whose_agent_is_gone_has_no_buttons(desk: Desk, stage: Stage) -> None:
     """After a kill it is shown as one that can no longer be answered, in the open tab too; going on works."""
     session = stage.create("ask")

@@ -1,10 +1,12 @@
 import { type Signal, signal } from "@preact/signals";
+import { useRef } from "preact/hooks";
 import { useServices } from "../services";
 import type { Card } from "../stores/board";
 import { ActionButton } from "../ui/ActionButton";
 import { step } from "../ui/keys";
 import { COLUMNS } from "../words/place";
 import { CardView } from "./CardView";
+import { useKeptFocus } from "./kept-focus";
 import { NewTaskDialog } from "./NewTaskDialog";
 import { Hits } from "./Hits";
 
@@ -14,12 +16,14 @@ const text = signal("");
 /** All tasks by what they need: the first thing to see is what needs a person. */
 export function BoardPage({ isNewOpen }: { isNewOpen: Signal<boolean> }) {
   const { board } = useServices();
+  const page = useRef<HTMLElement>(null);
+  useKeptFocus(page);
   const columns = board.columns.value;
   const need = columns.get("needs")?.length ?? 0;
   const isEmpty = board.isLoaded.value && COLUMNS.every(({ id }) => columns.get(id)?.length === 0);
   const isSearched = text.value.trim().length > 1;
   return (
-    <main class="board-page">
+    <main class="board-page" ref={page}>
       <header class="board-head">
         <h1>kandev</h1>
         <input

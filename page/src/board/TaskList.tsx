@@ -3,11 +3,13 @@ import { pathOf } from "../router";
 import { useServices } from "../services";
 import { Shape } from "../ui/Shape";
 import { COLUMNS } from "../words/place";
+import { useKeptFocus } from "./kept-focus";
 
 /** The tasks beside a session, in the order of the board. */
 export function TaskList({ current }: { current: string }) {
   const { board } = useServices();
   const list = useRef<HTMLElement>(null);
+  useKeptFocus(list);
   const columns = board.columns.value;
   useEffect(
     () => list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }),
@@ -31,6 +33,7 @@ export function TaskList({ current }: { current: string }) {
                   <li key={entry.task.id}>
                     <a
                       class="task-link"
+                      data-task={entry.task.id}
                       href={entry.session ? pathOf(entry.task.id, entry.session.id) : "/"}
                       aria-current={entry.task.id === current ? "page" : undefined}
                       title={`${entry.task.title}: ${place.words}`}
