@@ -17,6 +17,9 @@ from kandev.agents import BUILT_IN
 from leftovers import end_process, processes_naming
 from real_agents.install import PLACE, is_installed, search_path
 from real_agents.setups import SETUPS
+from runtimes.conftest import engine
+
+__all__ = ["engine"]
 
 TESTS = Path(__file__).parents[1]
 
@@ -75,13 +78,13 @@ RealAgents = Callable[[str], RealAgent]
 
 
 @contextlib.contextmanager
-def serving(log: Path) -> Iterator[Model]:
+def serving(log: Path, host: str = "127.0.0.1") -> Iterator[Model]:
     """Runs a fake model server. Its socket listens before it runs, so that nobody has to wait for it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server((host, 0)) as listener:
         command = [sys.executable, "-m", "real_agents.fake_model", "--log", str(log), "--fd", str(listener.fileno())]
         process = subprocess.Popen(command, pass_fds=[listener.fileno()], cwd=TESTS)
         try:
-            yield Model(url=f"http://127.0.0.1:{listener.getsockname()[1]}", log=log)
+            yield Model(url=f"http://{host}:{listener.getsockname()[1]}", log=log)
         finally:
             process.kill()
             process.wait()

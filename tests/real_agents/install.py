@@ -34,6 +34,12 @@ def search_path(name: str) -> str:
     return os.pathsep.join([*map(str, (*_commands(name), *_commands(NODE))), os.environ["PATH"]])
 
 
+def folders(name: str) -> tuple[list[Path], list[Path]]:
+    """What an image needs to hold the agent: the folders that it was installed to, and those with commands."""
+    parts = _parts(name)
+    return [PLACE / part for part in parts], [folder for part in parts for folder in _commands(part)]
+
+
 def _commands(package: str) -> list[Path]:
     """Folders with commands: npm's own, that of a package which is a program for one kind of machine, Python's."""
     modules = PLACE / package / "node_modules"

@@ -8,6 +8,7 @@ As a program it cleans up what killed test runs left: `python tests/runtimes/eng
 
 import contextlib
 import http.client
+import ipaddress
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -60,7 +61,7 @@ class DockerEngine:
     def __enter__(self) -> Self:
         try:
             self.start()
-            self._make_image()
+            self.make_image(IMAGE)
         except BaseException:
             self.close()
             raise
@@ -162,14 +163,21 @@ class DockerEngine:
         _clear(self.directory)
         _remove_bridge(self._forwarded)
 
-    def _make_image(self) -> None:
+    def make_image(self, name: str, trees: Sequence[Path] = (), path: str = "/usr/bin:/bin") -> None:
+        """Makes an image in which programs of the directories `trees`, once mounted, run too; `path` is its PATH."""
         # Beside the others when it is run as a program, in the package when tests import it.
         from runtimes.image import write_image
 
         archive = self.directory / "image.tar"
-        write_image(archive)
-        self.docker("import", "--change", "ENV PATH=/usr/bin:/bin", str(archive), IMAGE)
+        write_image(archive, trees)
+        self.docker("import", "--change", f"ENV PATH={path}", str(archive), name)
         archive.unlink()
+
+    @property
+    def gateway(self) -> str:
+        """This machine's address for its containers."""
+        subnet = self.docker("network", "inspect", "bridge", "-f", "{{(index .IPAM.Config 0).Subnet}}")
+        return str(next(ipaddress.ip_network(subnet).hosts()))
 
 
 def clean_up_killed() -> None:

@@ -12,33 +12,37 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 PROGRAMS = ("sh", "cat", "sleep", "ls", "env", "kill", "git")
-LOADED_LATER = ("libgcc_s.so.1", "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2", "libpthread.so.0")
+LOADED_LATER = (
+    *("libgcc_s.so.1", "libresolv.so.2", "libnss_files.so.2", "libnss_dns.so.2", "libpthread.so.0", "libutil.so.1"),
+)
 """Libraries that ldd does not show, because they are opened when they are first needed."""
 LEFT_OUT = {"test", "site-packages", "dist-packages", "__pycache__", "idlelib", "tkinter", "ensurepip", "lib2to3"}
+ELF = b"\x7fELF"
 PASSWD = "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
 
 
-def write_image(path: Path) -> None:
-    """Writes the tar file."""
+def write_image(path: Path, trees: Sequence[Path] = ()) -> None:
+    """Writes the tar file; also the libraries of programs in the directories `trees`, which may be mounted."""
     interpreter = Path(os.path.realpath(sys.executable))
     library = Path(sysconfig.get_path("stdlib"))
     with tarfile.open(path, "w") as tar:
         _merged_usr(tar)
-        for directory, mode in (("tmp", 0o1777), ("root", 0o700), ("etc", 0o755), ("work", 0o755)):
+        for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("etc", 0o755), ("work", 0o755)):
             _entry(tar, directory, tarfile.DIRTYPE, mode=mode)
         _entry(tar, "etc/passwd", tarfile.REGTYPE, content=PASSWD.encode())
         _entry(tar, "usr/bin/python3", tarfile.SYMTYPE, target=str(interpreter))
         programs = [Path(os.path.realpath(found)) for name in PROGRAMS if (found := shutil.which(name))]
         names = [name for name in PROGRAMS if shutil.which(name)]
-        binaries = [interpreter, *programs, *library.rglob("*.so")]
+        binaries = [interpreter, *programs, *library.rglob("*.so"), *_binaries_in(trees)]
         for name, program in zip(names, programs, strict=True):
             tar.add(program, f"usr/bin/{name}")
         done: set[str] = set()
-        _add_files(tar, [interpreter, *_standard_library(library), *_libraries(binaries)], done)
+        libraries = [path for path in _libraries(binaries) if not any(path.is_relative_to(tree) for tree in trees)]
+        _add_files(tar, [interpreter, *_standard_library(library), *libraries], done)
 
 
 def _merged_usr(tar: tarfile.TarFile) -> None:
@@ -59,6 +63,14 @@ def _standard_library(library: Path) -> Iterator[Path]:
     for directory, names, files in os.walk(library):
         names[:] = [name for name in names if name not in LEFT_OUT and not name.startswith("config-")]
         yield from (Path(directory, name) for name in files)
+
+
+def _binaries_in(trees: Iterable[Path]) -> Iterator[Path]:
+    for path in (path for tree in trees for path in tree.rglob("*")):
+        if path.is_file() and (os.access(path, os.X_OK) or path.suffix == ".node"):
+            with path.open("rb") as file:
+                if file.read(len(ELF)) == ELF:
+                    yield path
 
 
 def _libraries(binaries: Iterable[Path]) -> set[Path]:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
+from kandev.agentctl import API_VERSION
+from other_version import write_version
 from runtimes.contained import Contained, doctor, leave_container
 from runtimes.engine import DockerEngine
 from wire_client import CallFailed
@@ -153,15 +155,16 @@ def git(*words: str) -> str:
 async def test_git_works_inside_and_hooks_and_config_cannot_be_changed(
     docker_backend: Backend, engine: DockerEngine, tmp_path: Path
 ) -> None:
-    """The worktree and the repository's objects are writable at their own paths; what git would run is not."""
+    """The worktree and the repository's objects are writable at their own paths, as the user; what git runs is not."""
     repository = new_repository(tmp_path / "repository")
+    (docker_backend.user_home / ".gitconfig").write_text('[user]\nname = "Ä \\"B\\" C"\nemail = a@localhost\n')
     async with docker_backend.client() as client:
         session = await Contained.create(docker_backend, engine, client, repository_path=str(repository))
         worktree = (await session.status())["worktree_path"]
         inside = ("exec", "-w", worktree, session.container)
         engine.docker(*inside, "sh", "-c", "echo text > file && git add file")
-        engine.docker(*inside, "git", *WHO, "commit", "-q", "-m", "from inside")
-        assert git("-C", worktree, "log", "--format=%s").splitlines() == ["from inside", "first"]
+        engine.docker(*inside, "git", "commit", "-q", "-m", "from inside")
+        assert git("-C", worktree, "log", "--format=%s, %an").splitlines() == ['from inside, Ä "B" C', "first, x"]
         for path in (repository / ".git/hooks/evil", repository / ".git/config", Path(worktree) / ".git"):
             with pytest.raises(AssertionError, match="Read-only"):
                 engine.docker(*inside, "sh", "-c", f"echo x >> {path}")
@@ -263,3 +266,22 @@ async def test_files_that_cannot_be_written_are_told(docker_backend: Backend, en
         await session.call("task.session.recover", action="resume")
         await session.turn_ended()
         assert "apple" in await session.say("what is the word?")
+
+
+async def test_a_container_of_an_older_version_is_replaced_when_it_cannot_be_talked_to(
+    docker_backend: Backend, engine: DockerEngine, tmp_path: Path
+) -> None:
+    """A container keeps the agentctl that it was made with: the next version talks to it, the one after makes a new."""
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        container = session.container
+    for step in (1, 2):
+        await docker_backend.stop()
+        docker_backend.environment["PYTHONPATH"] = write_version(tmp_path / str(step), API_VERSION + step)
+        engine.docker("stop", container)
+        await docker_backend.start()
+        async with docker_backend.client() as client:
+            await session.follow(client)
+            assert "apple" in await session.say("what is the word?")
+            assert (session.container == container) == (step == 1)
+            assert (await session.status())["how"] == "native"

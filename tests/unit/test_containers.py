@@ -14,7 +14,7 @@ from kandev.config import DockerConfig
 from kandev.errors import Conflict, Invalid
 from kandev.runtimes.base import InstanceRequest
 from kandev.runtimes.container_files import ContainerFiles
-from kandev.runtimes.container_spec import container_name, container_spec, image_of
+from kandev.runtimes.container_spec import ARCHIVE, container_name, container_spec, image_of
 from kandev.runtimes.docker_address import engine_address
 
 INSIDE = Place(python="python3", demo_agent=("/x/agentctl.pyz", "demo-agent"), own_environment=True)
@@ -84,7 +84,7 @@ def test_the_worktree_is_writable_and_what_git_obeys_is_not(tmp_path: Path) -> N
     made = mounts(spec(tmp_path / "run", cwd=str(worktree)))
     assert made == {
         str(tmp_path / "run/s"): True,
-        "/a.pyz": False,
+        ARCHIVE: False,
         str(worktree): True,
         str(worktree / ".git"): False,
         str(common): True,
@@ -99,7 +99,7 @@ def test_a_directory_without_git_is_all_that_is_mounted(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / "plain").mkdir()
     made = mounts(spec(tmp_path / "run", cwd=str(tmp_path / "plain")))
-    assert set(made) == {str(tmp_path / "run/s"), "/a.pyz", str(tmp_path / "plain")}
+    assert set(made) == {str(tmp_path / "run/s"), ARCHIVE, str(tmp_path / "plain")}
 
 
 def test_extra_mounts_are_paths_and_perhaps_read_only(tmp_path: Path) -> None:

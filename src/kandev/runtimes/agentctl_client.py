@@ -73,6 +73,11 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     journal: JournalHealth
     last_line: int
 
+    @property
+    def is_spoken(self) -> bool:
+        """Whether this backend can talk to it; also in the version before its own, which it meets after an upgrade."""
+        return self.api_version in {API_VERSION, API_VERSION - 1}
+
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What an agent did in a directory that is not here, as agentctl's `Sources.collect` tells it; `size` in bytes."""
@@ -119,7 +124,7 @@ class AgentctlClient:
             raise TimedOut(f"agentctl did not answer within {timeout_s:g} s.", reason="agentctl_not_ready") from None
         if health.instance_id != self._instance_id:
             raise AgentctlError("Another agentctl answers at this address.", reason="instance_mismatch")
-        if health.api_version not in {API_VERSION, API_VERSION - 1}:
+        if not health.is_spoken:
             raise AgentctlError(
                 f"agentctl speaks version {health.api_version}, this backend {API_VERSION}.", reason="api_version"
             )

@@ -3,11 +3,13 @@
 SESSION/            mounted
     token           what every request to agentctl must carry, 0600
     arguments       of agentctl, for the next start of the container; one on each line
-    home/           the agent's home: its sessions last as long as this session, its login comes from the user's
+    home/           the agent's home: its sessions last as long as this session, its login comes from the user's,
+                    and who the user is for git
     INSTANCE/       journal and socket of one instance
 """
 
 import contextlib
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -84,6 +86,14 @@ class ContainerFiles(SessionFiles):
             target.parent.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             shutil.copy2(source, target)
             target.chmod(0o600)
+
+    def bring_identity(self, name: str, email: str) -> None:
+        """Tell git in there who commits, where an earlier start, or the agent, has not told it."""
+        target = self.home / ".gitconfig"
+        told = {key: value for key, value in (("name", name), ("email", email)) if value and value.isprintable()}
+        if told and not target.exists():
+            lines = [f"\t{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in told.items()]
+            write_private(target, "\n".join(["[user]", *lines, ""]))
 
     def give_to(self, uid: int, gid: int) -> None:
         """Let the container's user own the directory, where this process may say so."""

@@ -13,6 +13,7 @@ from kandev.runtimes.container_files import ContainerFiles, port_inside
 from kandev.worktrees.workspace import find_repository
 
 __all__ = [
+    "ARCHIVE",
     "container_name",
     "container_spec",
     "environment_of",
@@ -24,6 +25,8 @@ __all__ = [
     "user_of",
 ]
 
+ARCHIVE: Final = "/kandev/agentctl.pyz"
+"""Where agentctl's file is mounted: one place, for a container that is older than its backend, too."""
 _READ_ONLY: Final = ("hooks", "config")
 """What git, or anything that calls it outside of the container, would run or obey."""
 _REFERENCE: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
@@ -74,7 +77,7 @@ def container_spec(
     }
     return {
         "Image": image_of(config, request.agent),
-        "Entrypoint": ["python3", "-I", "-S", str(archive)],
+        "Entrypoint": ["python3", "-I", "-S", ARCHIVE],
         "Cmd": [f"@{files.arguments}"],
         "Env": [f"{name}={value}" for name, value in environment_of(config, environ, home=str(files.home)).items()],
         "User": user_of(config),
@@ -110,7 +113,7 @@ def environment_of(config: DockerConfig, environ: Mapping[str, str], *, home: st
 
 def _mounts(cwd: str, files: ContainerFiles, archive: Path) -> list[dict[str, Any]]:
     """Return the mounts, each at its own path: the session's directories writable, what leads outside read-only."""
-    mounts = [_bind(str(files.directory)), _bind(str(archive), read_only=True)]
+    mounts = [_bind(str(files.directory)), {**_bind(str(archive), read_only=True), "Target": ARCHIVE}]
     if not cwd:
         return mounts
     mounts.append(_bind(cwd))

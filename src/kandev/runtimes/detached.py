@@ -6,7 +6,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from kandev.agentctl import API_VERSION
 from kandev.agentctl.identity import Identity, read_identity
 from kandev.agentctl.platform import boot_id, is_alive
 from kandev.agentctl.sidecar import CAP_BYTES
@@ -127,5 +126,5 @@ async def attachable(client: AgentctlClient, instance_id: str, *, timeout_s: flo
             health = await client.status()
     except (AgentctlError, TimeoutError):
         return ""
-    ours = health.instance_id == instance_id and health.api_version in {API_VERSION, API_VERSION - 1}
+    ours = health.instance_id == instance_id and health.is_spoken
     return health.nonce if ours and health.agent.state == "running" else ""

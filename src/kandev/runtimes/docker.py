@@ -16,12 +16,13 @@ from kandev.agentctl.platform import boot_id
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import DockerConfig
-from kandev.domain.constants import AGENTCTL_READY_S
+from kandev.domain.constants import AGENTCTL_READY_S, Timing
 from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import Instance, InstanceRequest, Named, RuntimeReport
 from kandev.runtimes.container_files import ContainerFiles, port_inside
 from kandev.runtimes.container_spec import (
+    ARCHIVE,
     container_name,
     container_spec,
     home_labels,
@@ -36,6 +37,7 @@ from kandev.runtimes.local import stop_agent
 from kandev.runtimes.lost_containers import end_lost
 from kandev.runtimes.session_files import sessions_in
 from kandev.store.failures import file_failure
+from kandev.worktrees.git import Git
 
 __all__ = ["DockerRuntime"]
 
@@ -85,7 +87,7 @@ class DockerRuntime:
     @property
     def place(self) -> Place:
         """A container: its own Python and its own environment."""
-        return Place(python="python3", demo_agent=(str(self._archive), "demo-agent"), own_environment=True)
+        return Place(python="python3", demo_agent=(ARCHIVE, "demo-agent"), own_environment=True)
 
     async def create_instance(self, request: InstanceRequest) -> Instance:
         """Start the session's container, which is made where there is none.
@@ -101,9 +103,8 @@ class DockerRuntime:
         else:
             await end_lost(files.arguments)
         try:
-            await asyncio.to_thread(self._prepare, files, request)
-            container = await self._started(container, request, files)
-            return await self._first_answer(container, files, request.instance_id)
+            await asyncio.to_thread(self._prepare, files, request, await self._committer(request.cwd))
+            return await self._up(container, request, files)
         except OSError as error:
             await self._take_back(self._instance(files, request.instance_id))
             raise file_failure(error, files.directory) from error
@@ -117,7 +118,34 @@ class DockerRuntime:
             await self._end(instance, grace_s=0)
             await self.discard(instance)
 
-    def _prepare(self, files: ContainerFiles, request: InstanceRequest) -> None:
+    async def _up(self, container: Container | None, request: InstanceRequest, files: ContainerFiles) -> Instance:
+        """Return the instance in a started container; one whose agentctl we cannot talk to is made again."""
+        started = await self._started(container, request, files)
+        instance = await self._first_answer(started, files, request.instance_id)
+        if container is None or await self._is_spoken(instance):
+            return instance
+        await self._engine.remove(started)
+        started = await self._started(None, request, files)
+        return await self._first_answer(started, files, request.instance_id)
+
+    async def _is_spoken(self, instance: Instance) -> bool:
+        """Whether we can talk to the agentctl in a container, which keeps the one that it was made with."""
+        client = self.connect(instance)
+        try:
+            return (await client.status()).is_spoken
+        finally:
+            await client.aclose()
+
+    async def _committer(self, cwd: str) -> Sequence[str]:
+        """Return name and email with which the user commits there; '' for what git was not told."""
+        git = Git(self._directory, environ=self._environ, timing=Timing())
+        try:
+            asked = [await git.ask(Path(cwd), "config", "--get", key) for key in ("user.name", "user.email") if cwd]
+        except KandevError:  # no git here
+            return "", ""
+        return [one.stdout.strip() for one in asked] or ("", "")
+
+    def _prepare(self, files: ContainerFiles, request: InstanceRequest, committer: Sequence[str]) -> None:
         _ = self._archive  # built here, in a thread, at the first start
         files.prepare(
             request.instance_id,
@@ -126,6 +154,7 @@ class DockerRuntime:
             listens_on_network=publishes_port(self._config),
         )
         files.bring_login(request.credentials, self._environ)
+        files.bring_identity(*committer)
         uid, _, gid = user_of(self._config).partition(":")
         if uid.isdecimal():
             files.give_to(int(uid), int(gid) if gid.isdecimal() else int(uid))
@@ -304,7 +333,7 @@ class DockerRuntime:
 
     def _not_configured(self, image: str) -> str:
         if not image:
-            return "No image is configured: set image in [runtimes.docker] (docs/operations.md)."
+            return "No image is configured: set image in [runtimes.docker] (docs/runtimes.md)."
         if not self._engine.address.startswith("unix://"):
             return f"The engine at {self._engine.address} is not on this machine: directories cannot be mounted there."
         return ""

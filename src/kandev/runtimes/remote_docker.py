@@ -213,7 +213,7 @@ class RemoteDockerRuntime(FarRuntime):
             problem=await self._problem(),
             survives=("backend_restart", "host_restart"),
             on_backend_restart="agents go on, also in a turn; a session that is wanted again is attached to",
-            on_host_restart="this machine's is no other; that host's own ends the agent, and a resume starts it again",
+            on_host_restart="agents go on; that host's own restart ends them, and a resume starts them again",
         )
 
     async def _problem(self) -> str:
@@ -221,7 +221,7 @@ class RemoteDockerRuntime(FarRuntime):
         try:
             link = self._link
             if not image:
-                return "No image is configured: set image in [runtimes.remote_docker] (docs/operations.md)."
+                return "No image is configured: set image in [runtimes.remote_docker] (docs/runtimes.md)."
             async with asyncio.timeout(self.ask_s):
                 return await (await self._engine()).ping(image)
         except KandevError as error:

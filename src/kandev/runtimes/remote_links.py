@@ -35,7 +35,7 @@ T = TypeVar("T")
 def link_to(config: RemoteDockerConfig, environ: Mapping[str, str]) -> "SshLink | TlsLink":
     """Return the way that is configured, without I/O but for a context of the docker command. Raises Conflict."""
     if not config.host and not config.context:
-        raise _unfit("No engine is configured: set host in [runtimes.remote_docker] (docs/operations.md).")
+        raise _unfit("No engine is configured: set host in [runtimes.remote_docker] (docs/runtimes.md).")
     address = engine_address(config.host, config.context, environ)
     scheme = urlsplit(address).scheme
     if scheme == "ssh":

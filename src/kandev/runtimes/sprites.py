@@ -187,7 +187,7 @@ class SpritesRuntime(FarRuntime):
             problem=self._not_configured(),
             survives=("backend_restart", "host_restart"),
             on_backend_restart="agents go on, also in a turn; a session that is wanted again is attached to",
-            on_host_restart="this machine's restart is no other; the sandbox's own ends the agent, a resume starts it",
+            on_host_restart="agents go on; a sandbox that went cold has ended its agent, and a resume starts it again",
         )
 
     def _not_configured(self) -> str:
