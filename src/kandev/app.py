@@ -164,6 +164,7 @@ class Backend:
                 home_id=self.home.identity,
                 environ=os.environ,
                 cap_bytes=cap_bytes,
+                reach_s=self.config.timing.reach_s,
             ),
             SpritesRuntime(
                 self.home.run / SpritesRuntime.name,
@@ -171,6 +172,7 @@ class Backend:
                 home_id=self.home.identity,
                 environ=os.environ,
                 cap_bytes=cap_bytes,
+                reach_s=self.config.timing.reach_s,
             ),
         ]
 

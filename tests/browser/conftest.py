@@ -1,6 +1,6 @@
 """Chromium, and a backend of its own for each test."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,25 @@ from browser.desk import Desk
 from browser.play import Play
 from browser.stage import Stage
 from conversation import Cast
+
+FIGURES: pytest.StashKey[list[str]] = pytest.StashKey()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.stash[FIGURES]:
+        terminalreporter.section("figures of the page")
+        for line in config.stash[FIGURES]:
+            terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def figure(pytestconfig: pytest.Config) -> Callable[[str], None]:
+    """Tells a figure at the end of the run: the tests assert several times it."""
+    return pytestconfig.stash[FIGURES].append
 
 
 @pytest.fixture(scope="session")

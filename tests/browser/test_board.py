@@ -8,6 +8,13 @@ from browser.desk import Desk
 from browser.long import lengthen
 from browser.stage import Stage
 
+NOT_READY = {
+    "docker": "set image in [runtimes.docker]",
+    "remote_docker": "set host in [runtimes.remote_docker]",
+    "sprites": "SPRITES_TOKEN",
+}
+"""What stands in the way of a runtime where nothing was set up."""
+
 
 def column(page: Page, name: str) -> str:
     """The selector of a column."""
@@ -113,3 +120,48 @@ def test_a_browser_without_the_token_is_let_in_by_it(desk: Desk, stage: Stage) -
     page.get_by_role("button", name="Open").click()
     expect(page.get_by_role("log")).to_contain_text("I will remember the word ash")
     assert "token" not in page.url
+
+
+def test_what_was_found_is_reached_by_keys_and_is_there_again(desk: Desk, stage: Stage) -> None:
+    """Arrow down goes to the first, j on, Enter opens it; back on the board the text stands; Escape forgets it."""
+    session = stage.create("remember sorb", title="Fruit")
+    desk.tab(session.path).sees("I will remember the word sorb")
+    tab = desk.tab()
+    field = tab.page.get_by_label("Search titles and transcripts")
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("sorb")
+    expect(tab.page.locator(".hits li")).to_have_count(2)
+    tab.page.keyboard.press("ArrowDown")
+    tab.page.keyboard.press("j")
+    tab.page.keyboard.press("Enter")
+    expect(tab.page.locator(".is-found")).to_contain_text("sorb")
+    tab.page.keyboard.press("Escape")
+    expect(field).to_have_value("sorb")
+    expect(tab.page.locator(".card")).to_have_count(0)
+    tab.page.keyboard.press("/")
+    tab.page.keyboard.type("x")
+    expect(tab.page.get_by_text("Nothing in transcripts.")).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    expect(field).to_have_value("")
+    expect(tab.page.locator(".card")).to_have_count(1)
+
+
+def test_where_an_agent_can_run_is_offered_with_why_not(desk: Desk, stage: Stage) -> None:
+    """Every runtime is there; one that is not set up says what it needs, and nothing can be created on it."""
+    tab = desk.tab()
+    tab.page.keyboard.press("n")
+    tab.page.get_by_label("What is to be done").fill("remember fir")
+    tab.page.get_by_label("Agent").select_option("demo")
+    choice = tab.page.get_by_label("Where it runs")
+    create = tab.page.get_by_role("button", name="Create and start")
+    for name, words in NOT_READY.items():
+        choice.select_option(label=f"{name} · not ready")
+        expect(tab.page.get_by_role("dialog")).to_contain_text(words)
+        expect(create).to_be_disabled()
+    choice.select_option("detached")
+    expect(tab.page.get_by_role("dialog")).to_contain_text("When the backend restarts: agents go on")
+    tab.shot("runtimes")
+    choice.select_option("standalone")
+    create.click()
+    tab.sees("I will remember the word fir")
+    expect(tab.page.locator(".facts")).to_contain_text("Demo · standalone")

@@ -40,4 +40,5 @@ def test_opening_a_dormant_session_shows_its_transcript_and_brings_it_back(desk:
     tab.sees("I will remember the word plum")
     tab.sees_moment("remembers this conversation")
     tab.answered("what is the word?", "The word is plum")
+    expect(tab.transcript.locator(".start")).to_have_text(re.compile(r"agent back .* its memory restored in [\d.]+ s"))
     assert session.resumes() == ["native", "fresh"]

@@ -1,12 +1,30 @@
 """Tabs, losses of the connection, and what was typed meanwhile."""
 
 import re
+from typing import Any
 
 from playwright.sync_api import WebSocketRoute, expect
 
 from browser.desk import SHOTS, Desk
 from browser.stage import Stage
 from browser.tab import Tab
+from browser.wiretap import Wiretap
+from conversation import Cast
+from kandev.domain.constants import EVENT_BUFFER_BYTES
+
+CALL_BYTES = 400_000
+
+
+def large_call(name: str) -> dict[str, Any]:
+    """The step of a tool call with so much input."""
+    return {
+        "update": {
+            "sessionUpdate": "tool_call",
+            "toolCallId": name,
+            "title": name,
+            "rawInput": {"text": "x" * CALL_BYTES},
+        }
+    }
 
 
 def test_ui_1_two_tabs_a_duplicate_and_one_left_open_end_in_the_same_state(desk: Desk, stage: Stage) -> None:
@@ -89,6 +107,55 @@ def test_ui_5_unknown_frames_are_ignored(desk: Desk, stage: Stage) -> None:
     tab = Tab(page, SHOTS)
     tab.sees("I will remember the word kiwi")
     tab.answered("what is the word?", "The word is kiwi")
+
+
+def test_ui_2_a_late_answer_changes_nothing(desk: Desk, stage: Stage) -> None:
+    """Answers from before a resume of somebody else come after it: the page asks for no second one, nor forgets it."""
+    session = stage.create("remember sloe")
+    desk.tab(session.path).close()
+    stage.kill_and_start()
+    page = desk.blank()
+    wire = Wiretap(page)
+    wire.hold("task.session.status")
+    page.goto(f"{stage.url}{session.path}?token={stage.backend.token}")
+    tab = Tab(page, SHOTS)
+    tab.sees("I will remember the word sloe")
+    session.call("task.session.resume")
+    tab.sees_moment("remembers this conversation")
+    assert wire.release()
+    tab.answered("what is the word?", "The word is sloe")
+    tab.sees_no_moment()
+    expect(page.locator(".state")).to_contain_text("Waiting for you")
+    assert "task.session.resume" not in wire.asked
+    assert session.resumes() == ["native", "fresh"]
+
+
+def test_ui_5_a_page_that_was_away_too_long_shows_everything_once(desk: Desk, stage: Stage, cast: Cast) -> None:
+    """More was said meanwhile than the backend keeps for those who come back: the page gets all of it anew."""
+    calls = [large_call(f"call {n}") for n in range(EVENT_BUFFER_BYTES // CALL_BYTES + 2)]
+    flood = {"match": "flood", "steps": [*calls, {"text": "the end"}]}
+    name, _ = cast.take("native", on={"session/prompt": flood})
+    session = stage.create("one", agent=name)
+    page = desk.blank()
+    wire = Wiretap(page)
+    page.goto(f"{stage.url}{session.path}?token={stage.backend.token}")
+    tab = Tab(page, SHOTS)
+    tab.sees("heard: one")
+    tab.mark()
+    wire.cut()
+    expect(page.get_by_text("Connection lost")).to_be_visible()
+    session.call("message.add", content="flood")
+    away = desk.tab(session.path)
+    away.sees("the end")
+    away.close()
+    before = len(wire.answers)
+    wire.mend()
+    page.get_by_role("button", name="Now").click()
+    tab.sees("the end")
+    assert [one["gap"] for one in wire.answers[before:] if "gap" in one] == [True]
+    expect(tab.transcript.get_by_text("heard: one")).to_have_count(1)
+    expect(tab.transcript.get_by_text("the end")).to_have_count(1)
+    assert tab.is_marked()
 
 
 def test_a_person_who_turned_it_off_resumes_with_a_button(desk: Desk, stage: Stage) -> None:

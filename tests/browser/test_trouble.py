@@ -1,5 +1,6 @@
 """UI-4: what is wrong around the agent - its folder, its mode - is said with what was kept, and mended."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -42,6 +43,20 @@ def test_work_2_a_folder_that_is_gone_is_rebuilt(play: Play, repository: Path) -
     tab.sees_moment("remembers this conversation")
     tab.answered("two", "heard: two | memory: 1")
     assert (worktree / ".git").exists()
+
+
+def test_work_1_a_folder_that_was_made_again_is_told(play: Play, repository: Path) -> None:
+    """What was lost stands above the field beside how the agent came back, and goes with the next message."""
+    play.begin("native", task={"repository_path": str(repository)})
+    worktree = Path(play.session.status()["worktree_path"])
+    shutil.rmtree(worktree)
+    tab = play.come_back()
+    tab.sees_moment("directory was gone")
+    tab.sees_moment("never committed are lost. The agent remembers this conversation.")
+    tab.sees("was made again from branch")
+    tab.shot("workspace-again")
+    tab.answered("two", "heard: two | memory: 1")
+    tab.sees_no_moment()
 
 
 def test_wire_12_a_mode_that_was_not_restored(play: Play) -> None:

@@ -13,11 +13,15 @@ from invariants import agent_text, broken_chunks, reading, request_in, stuck_ses
 from kandev.agentctl.failpoints import FAILPOINTS
 
 WAITS = ("WAITING_FOR_INPUT", "REVIEW")
-CARRYING = (
+ELSEWHERE = (
     *("sources.", "work."),
     *(f"agentctl.{when}_{what}" for when in ("before", "after") for what in ("sources", "checkout", "work")),
+    *("container.", "volume."),
 )
-"""How these names begin: tests/integration/test_carrying_kills.py has their kills, which need no whole backend."""
+"""How these names begin: their kills need no whole backend (tests/integration/test_carrying_kills.py), or an engine
+
+(tests/runtimes/test_container_kills.py).
+"""
 CONTEXT = "RESUME CONTEXT FOR CONTINUING TASK"
 
 
@@ -63,10 +67,6 @@ async def goes_on(scene: Scene, *, sure: bool = True) -> None:
     assert received[-1] == LAST
 
 
-def is_carrying(name: str) -> bool:
-    return name.startswith(CARRYING)
-
-
 def turn_of(scene: Scene, prompt: str) -> dict[str, Any]:
     """The turn of a prompt, with what the agent said in it; {} while it has none."""
     with reading(scene.backend.home) as database:
@@ -83,7 +83,7 @@ def git(scene: Scene, *words: str) -> str:
 
 def test_every_failpoint_has_its_kill() -> None:
     """A failpoint that is added to the code is missed here until something is played that passes it."""
-    assert {case.name for case in ALL} == {name for name in FAILPOINTS if not is_carrying(name)}
+    assert {case.name for case in ALL} == {name for name in FAILPOINTS if not name.startswith(ELSEWHERE)}
 
 
 @of("CRASH-1")

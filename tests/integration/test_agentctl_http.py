@@ -18,6 +18,7 @@ from kandev.agentctl.build import build
 from kandev.agentctl.identity import Identity, write_identity
 from kandev.errors import AgentctlError, TimedOut
 from kandev.runtimes import AgentctlClient
+from kandev.runtimes.http_pool import Answer, HttpPool
 from sidecars import ENVIRONMENT, new_instance_id, processes_of, sidecar
 
 BASE_PYTHON = os.path.join(sys.base_prefix, "bin", "python3")
@@ -264,3 +265,31 @@ async def test_sources_that_are_cut_off_are_not_kept() -> None:
         assert (await one.client.status()).status == "ok"
         whole = await exchange(one.instance.agentctl_url.removeprefix("unix:"), head + b"x" * 1000)
         assert whole.endswith(b'{"bytes":1000}')
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"content-length: 6\r\n\r\nab\r\ncd",
+        b"transfer-encoding: chunked\r\n\r\n2\r\nab\r\n4\r\n\r\ncd\r\n0\r\n\r\n",
+        b"content-length: 0\r\n\r\n",
+    ],
+)
+async def test_a_body_is_streamed_by_its_length_or_in_chunks(body: bytes) -> None:
+    """An engine measures an answer that is small enough, and leaves the connection open behind it."""
+    left = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n" + body)
+        await reader.read()
+        writer.close()
+        left.set()
+
+    with tempfile.TemporaryDirectory(prefix="kandev-") as short:
+        async with await asyncio.start_unix_server(answer, path := os.path.join(short, "socket")):
+            pieces = await HttpPool(f"unix:{path}").stream("/archive")
+            assert not isinstance(pieces, Answer)
+            async with asyncio.timeout(30):
+                assert b"".join([piece async for piece in pieces]) == (b"" if b": 0" in body else b"ab\r\ncd")
+                await left.wait()

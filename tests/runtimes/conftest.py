@@ -11,6 +11,12 @@ from runtimes.engine import CannotStart, DockerEngine
 from runtimes.far_host import FarHost
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs a machine without engines of other tests comes before these start theirs, whatever was asked for."""
+    items.sort(key=lambda item: item.path.name != "test_clean_up.py")
+
+
 @pytest.fixture(scope="session")
 def engine() -> Iterator[DockerEngine]:
     """One engine for all tests; nothing of it is left afterwards."""

@@ -76,6 +76,11 @@ class Contained:
         await self.client.wait_event("session.message.delta", lambda payload: "step" in payload["text"])
         return str(message["id"])
 
+    def stages(self) -> list[str]:
+        """The stages of its starts that this client was told of."""
+        told = self.client.seen("session.resume.progress")
+        return [payload["stage"] for payload in told if payload["session_id"] == self.id]
+
     @property
     def container(self) -> str:
         """The id of its one container."""

@@ -31,7 +31,8 @@ def write_image(path: Path, trees: Sequence[Path] = ()) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     with tarfile.open(path, "w") as tar:
         _merged_usr(tar)
-        for directory, mode in (("tmp", 0o1777), ("root", 0o755), ("etc", 0o755), ("work", 0o755)):
+        # The interpreter may be below /root, and agents run as other users, too.
+        for directory, mode in (("tmp", 0o1777), ("root", 0o711), ("etc", 0o755), ("work", 0o755)):
             _entry(tar, directory, tarfile.DIRTYPE, mode=mode)
         _entry(tar, "etc/passwd", tarfile.REGTYPE, content=PASSWD.encode())
         _entry(tar, "usr/bin/python3", tarfile.SYMTYPE, target=str(interpreter))

@@ -17,6 +17,7 @@ async def test_a_session_runs_in_a_container_of_its_own(docker_backend: Backend,
     """With the labels of the contract, limits and environment of the configuration, and `Init`."""
     async with docker_backend.client() as client:
         session = await Contained.create(docker_backend, engine, client)
+        assert "creating_container" in session.stages()
         assert "apple" in await session.say("what is the word?")
         form = "{{.HostConfig.Memory}} {{.HostConfig.NanoCpus}} {{.HostConfig.Init}}"
         show = engine.docker("inspect", "-f", form, session.container)
@@ -70,6 +71,7 @@ async def test_cont_2_a_stopped_container_is_started_again(docker_backend: Backe
         container = session.container
         engine.docker("stop", container)
         assert "apple" in await session.say("what is the word?")
+        assert session.stages().count("starting_container") == 1
         assert session.container == container
         assert (await session.status())["how"] == "native"
 
@@ -168,6 +170,23 @@ async def test_git_works_inside_and_hooks_and_config_cannot_be_changed(
         for path in (repository / ".git/hooks/evil", repository / ".git/config", Path(worktree) / ".git"):
             with pytest.raises(AssertionError, match="Read-only"):
                 engine.docker(*inside, "sh", "-c", f"echo x >> {path}")
+
+
+async def test_a_container_runs_as_another_user(docker_backend: Backend, engine: DockerEngine, tmp_path: Path) -> None:
+    """The session's directory is given to it; a repository is not, and is refused where it may not write there."""
+    await docker_backend.stop()
+    docker_backend.config = f'[runtimes.docker]\nimage = "{engine.image}"\nuser = "65534:65534"\n'
+    await docker_backend.start()
+    repository = new_repository(tmp_path / "repository")
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        made = Path((await session.status())["worktree_path"]) / "made"
+        engine.docker("exec", session.container, "sh", "-c", f"echo text > {made}")
+        assert (made.stat().st_uid, made.stat().st_gid) == (65534, 65534)
+        engine.docker("stop", session.container)
+        assert "apple" in await session.say("what is the word?")
+        with pytest.raises(CallFailed, match=r"run as 65534:65534, who may not write to .*/worktrees/"):
+            await Contained.create(docker_backend, engine, client, repository_path=str(repository))
 
 
 async def test_runtime_list_says_whether_docker_can_be_used(docker_backend: Backend, engine: DockerEngine) -> None:

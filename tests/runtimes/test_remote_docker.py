@@ -68,8 +68,8 @@ def without_network(far: FarHost) -> str:
 
 
 @contextlib.asynccontextmanager
-async def serving(directory: Path, config: str) -> AsyncIterator[Backend]:
-    async with Backend(directory, config=config) as made:
+async def serving(directory: Path, config: str, **environment: str) -> AsyncIterator[Backend]:
+    async with Backend(directory, config=config, environment=environment) as made:
         await made.start()
         yield made
 
@@ -78,6 +78,13 @@ async def serving(directory: Path, config: str) -> AsyncIterator[Backend]:
 async def backend(tmp_path: Path, far: FarHost) -> AsyncIterator[Backend]:
     """A running backend that reaches the second host by SSH."""
     async with serving(tmp_path, by_ssh(far)) as made:
+        yield made
+
+
+@pytest.fixture
+async def impatient(tmp_path: Path, far: FarHost) -> AsyncIterator[Backend]:
+    """One that soon gives up to wait for a host."""
+    async with serving(tmp_path, by_ssh(far), KANDEV__TIMING__REACH_S="5") as made:
         yield made
 
 
@@ -94,6 +101,7 @@ async def test_a_session_runs_on_another_host(backend: Backend, far: FarHost, re
     """Sources go in, work comes home after a turn, and container and volume go with the session."""
     async with backend.client() as client:
         session = await Far.begin(backend, far, client, repository_path=str(repository))
+        assert "creating_container" in session.stages()
         assert await session.inside("cat", "file") == "one"
         await session.inside("sh", "-c", "echo two > left")
         assert "apple" in await session.say("what is the word?")
@@ -103,6 +111,19 @@ async def test_a_session_runs_on_another_host(backend: Backend, far: FarHost, re
         assert await session.notices() == []
         await session.call("task.session.delete")
         assert far.docker("ps", "-aq") == far.docker("volume", "ls", "-q") == ""
+
+
+async def test_a_container_runs_as_another_user_there(tmp_path: Path, far: FarHost, repository: Path) -> None:
+    """Everything in the volume is that one's, the sources too; the work comes home all the same."""
+    async with serving(tmp_path, by_ssh(far) + 'user = "65534:65534"\n') as backend, backend.client() as client:
+        session = await Far.begin(backend, far, client, repository_path=str(repository))
+        await session.inside("sh", "-c", "echo two > left")
+        assert "65534 65534" in await session.inside("ls", "-ln", "file")
+        assert "apple" in await session.say("what is the word?")
+        assert (await session.came_home("left")).read_text() == "two\n"
+        far.docker("stop", session.container)
+        assert "apple" in await session.say("what is the word?")
+        assert session.stages().count("starting_container") == 1
 
 
 async def test_doctor_finds_what_sessions_left_on_the_other_host(backend: Backend, far: FarHost) -> None:
@@ -210,13 +231,13 @@ async def test_cont_5_a_resume_while_the_link_is_down_ends_nothing(backend: Back
         assert await session.notices() == ["unreachable"]
 
 
-async def test_cont_5_a_link_that_is_down_for_longer_loses_nothing_either(backend: Backend, far: FarHost) -> None:
-    """For minutes: the turn stays open, and is read on as soon as the link is back, without anybody's doing."""
-    async with backend.client() as client:
-        session = await Far.begin(backend, far, client)
+async def test_cont_5_a_link_that_is_down_for_longer_loses_nothing_either(impatient: Backend, far: FarHost) -> None:
+    """Nobody waits any more; the turn stays open, and is read on once the link is back, without anybody's doing."""
+    async with impatient.client() as client:
+        session = await Far.begin(impatient, far, client)
         prompt = await session.begin_slow_turn()
         far.link_down()
-        await asyncio.sleep(90)
+        await asyncio.sleep(35)
         status = await session.status()
         assert (status["state"], status["turn"] is not None) == ("RUNNING", True)
         far.link_up()
@@ -225,14 +246,13 @@ async def test_cont_5_a_link_that_is_down_for_longer_loses_nothing_either(backen
         assert "apple" in await session.say("what is the word?")
 
 
-async def test_cont_5_a_host_that_stays_off_is_unknown(backend: Backend, far: FarHost) -> None:
-    """After a minute nobody waits for it any more; nothing is ended, and a resume after its start brings all back."""
-    async with backend.client() as client:
-        session = await Far.begin(backend, far, client)
+async def test_cont_5_a_host_that_stays_off_is_unknown(impatient: Backend, far: FarHost) -> None:
+    """After a while nobody waits for it any more; nothing is ended, and a resume after its start brings all back."""
+    async with impatient.client() as client:
+        session = await Far.begin(impatient, far, client)
         prompt, before = await session.begin_slow_turn(), session.container
         far.power_off()
         try:
-            await asyncio.sleep(40)
             await client.wait_event("session.agent_changed", lambda payload: not payload["is_agent_running"])
             assert (await session.status())["state"] == "RUNNING"
         finally:

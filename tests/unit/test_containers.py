@@ -15,6 +15,7 @@ from kandev.errors import Conflict, Invalid
 from kandev.runtimes.base import InstanceRequest
 from kandev.runtimes.container_files import ContainerFiles
 from kandev.runtimes.container_spec import ARCHIVE, container_name, container_spec, image_of
+from kandev.runtimes.container_user import user_of
 from kandev.runtimes.docker_address import engine_address
 
 INSIDE = Place(python="python3", demo_agent=("/x/agentctl.pyz", "demo-agent"), own_environment=True)
@@ -27,7 +28,9 @@ def spec(tmp_path: Path, *, cwd: str = "", agent: str = "demo", **config: object
     files = ContainerFiles(tmp_path, "s")
     docker = DockerConfig(**config)  # type: ignore[arg-type]  # as a test gives them
     environ = {"SECRET": "value"}
-    return container_spec(request, docker, files, archive=Path("/a.pyz"), home_id="home", environ=environ)
+    return container_spec(
+        request, docker, files, archive=Path("/a.pyz"), user=user_of(docker), home_id="home", environ=environ
+    )
 
 
 def host(made: dict[str, object]) -> dict[str, object]:
@@ -186,3 +189,31 @@ def test_the_environment_inside_is_the_container_s_own() -> None:
     config = AgentConfig(name="a", display_name="A", command=("a",), env={"MINE": "$SECRET"}, env_allow=("KEY", "A_*"))
     environ = {"PATH": "/bin", "HOME": "/home/me", "KEY": "k", "A_HOME": "/home/me/.a", "A_MODE": "m", "SECRET": "s"}
     assert launch_environment(config, environ, INSIDE) == {"KEY": "k", "A_MODE": "m", "MINE": "s"}
+
+
+def test_a_user_is_told_by_numbers() -> None:
+    """A name is one of the image's, which nobody here knows: nothing could be given to it."""
+    assert [user_of(DockerConfig(user=user)).gid for user in ("7", "7:8")] == [7, 8]
+    assert user_of(DockerConfig()).uid == os.geteuid()
+    for name in ("node", "7:node", ":"):
+        with pytest.raises(Conflict, match="is a name"):
+            user_of(DockerConfig(user=name))
+
+
+def test_another_user_needs_a_repository_that_it_may_write_to(tmp_path: Path) -> None:
+    """Or none at all: a directory of ours is given to it; nothing of a person's is."""
+    other = user_of(DockerConfig(user=str(os.geteuid() + 1)))
+    repository = tmp_path / "repository"
+    objects = repository / ".git/objects"
+    objects.mkdir(parents=True)
+    (repository / ".git/HEAD").write_text("ref: refs/heads/main")
+    if os.geteuid() != 0:
+        with pytest.raises(Conflict, match="only where root runs the backend"):
+            other.require_place(str(tmp_path))
+        return
+    other.require_place(str(tmp_path))
+    with pytest.raises(Conflict, match=f"may not write to {repository}"):
+        other.require_place(str(repository))
+    for path in (repository, objects):
+        path.chmod(0o777)
+    other.require_place(str(repository))

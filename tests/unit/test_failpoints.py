@@ -33,6 +33,10 @@ COMMITTING = ("orchestrator", "lifecycle", "store")
 CLIENT = ROOT / "runtimes/agentctl_client.py"
 PIPE = Name("os", "write")  # in agentctl/stdin.py
 
+ENGINES = (ROOT / "runtimes/docker_engine.py", ROOT / "runtimes/remote_engine.py")
+CHANGES = {"create", "start", "stop", "delete", "exec"}
+"""What these ask aiodocker for, whose other calls change nothing."""
+
 PASSED_ON = {
     "agentctl/spawn.py:spawn": Name("", "spawn"),
     "runtimes/fork_client.py:_start": Name("", "_start"),
@@ -56,6 +60,7 @@ ELSEWHERE = {
     "lifecycle/forking.py:_copied": "what it makes is the agent's; a start that is cut short makes another copy",
     "agentctl/programs.py:Programs.run": "Sources has them around all that git does; a copy see `_copied`",
     "worktrees/git.py:Git.ask": "git is only asked something; nothing is changed",
+    "runtimes/remote_engine.py:RemoteEngine.run_piped": "a way to agentctl, which ends with whoever opened it",
     "orchestrator/installed_version.py:_words": "a program is asked for its version; nothing is stored of it",
     "orchestrator/hooks.py:Hooks._run": "a command of the user's, of which nothing is stored and nothing depends on it",
 }
@@ -110,15 +115,30 @@ def starts() -> list[Place]:
     return bare(starts_a_process, PASSED_ON)
 
 
-@pytest.mark.parametrize("missing", [commits, sends, starts])
+def changes_of_engines() -> list[Place]:
+    """What an engine is asked to do: by aiodocker, or by a request that is no GET."""
+
+    def changes(call: ast.expr) -> bool:
+        if not awaited(call, {*CHANGES, "call"}):
+            return False
+        asked = call.value  # type: ignore[attr-defined]  # an `await`
+        is_get = any(isinstance(word, ast.Constant) and word.value == "GET" for word in asked.args)
+        return Name.of(asked).called in CHANGES or not is_get
+
+    found = [*places(changes, ENGINES)]
+    assert len(found) > len(CHANGES), "an engine is not asked for anything any more? then this looks in the wrong place"
+    return [place for place in found if not place.covered]
+
+
+@pytest.mark.parametrize("missing", [commits, sends, starts, changes_of_engines])
 def test_every_step_has_a_failpoint_before_and_behind_it(missing: Callable[[], list[Place]]) -> None:
-    """A commit, a send or a start of a process that is added gets its two places, and by that its crash tests."""
+    """A commit, a send, a start or a change of a container gets its two places, and by that its crash tests."""
     assert without_reason(missing()) == []
 
 
 def test_every_exception_is_still_one() -> None:
     """A reason that nothing needs any more would hide what comes in its place."""
-    assert {place.name for place in [*commits(), *sends(), *starts()]} >= set(ELSEWHERE)
+    assert {place.name for place in [*commits(), *sends(), *starts(), *changes_of_engines()]} >= set(ELSEWHERE)
 
 
 def test_places_are_told_apart() -> None:

@@ -11,7 +11,7 @@ export function CardView({ card: { entry, place } }: { card: Card }) {
   return (
     <a class="card task-link" href={session ? pathOf(task.id, session.id) : "/"} data-task={task.id}>
       <span class="card-title">
-        <Shape place={place} /> {task.title}
+        <Shape place={place} /> <span class="card-name">{task.title}</span>
       </span>
       <span class="card-words">{place.words}</span>
       <span class="card-facts">
@@ -24,9 +24,9 @@ export function CardView({ card: { entry, place } }: { card: Card }) {
         {session?.worktree_branch && <span class="branch"> · {session.worktree_branch}</span>}
       </span>
       <span class="card-marks">
-        {status?.interrupted && <span class="mark">⟲ interrupted</span>}
-        {status && status.queued > 0 && place.column !== "done" && <span class="mark">{status.queued} queued</span>}
-        {entry.sessions > 1 && <span class="mark">{entry.sessions} sessions</span>}
+        {status?.interrupted && <span class="tone-needs">⟲ interrupted</span>}
+        {status && status.queued > 0 && place.column !== "done" && <span>{status.queued} queued</span>}
+        {entry.sessions > 1 && <span>{entry.sessions} sessions</span>}
       </span>
     </a>
   );

@@ -1,11 +1,10 @@
-import { type Signal, useSignal } from "@preact/signals";
+import type { Signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useId, useMemo } from "preact/hooks";
 import { go, pathOf } from "../router";
 import { useServices } from "../services";
 import { Dialog } from "../ui/Dialog";
-import type { Runtime } from "../wire/answers";
-import { NewTask, nameOf } from "./new-task";
+import { NewTask, nameOf, placeName } from "./new-task";
 
 /** What is to be done, by whom, and where. */
 export function NewTaskDialog({ onClose }: { onClose: () => void }) {
@@ -45,6 +44,7 @@ export function NewTaskDialog({ onClose }: { onClose: () => void }) {
           <button type="submit" class="button main" disabled={!task.isPossible.value}>
             Create and start
           </button>
+          <span class="faint hint">Ctrl+Enter does it too</span>
         </div>
       </form>
     </Dialog>
@@ -74,36 +74,43 @@ function AgentField({ task }: { task: NewTask }) {
 /** Where it runs, and on what. */
 function PlaceFields({ task }: { task: NewTask }) {
   const { connection } = useServices();
-  const runtimes = useSignal<readonly Runtime[]>([]);
-  useEffect(() => {
-    connection.request("runtime.list", {}).then(
-      (answer) => (runtimes.value = answer.runtimes),
-      () => undefined,
-    );
-  }, []);
+  useEffect(() => connection.whenOpen(() => void task.lookAround()), []);
   return (
     <>
-      {runtimes.value.length > 1 && (
-        <Field name="Where it runs">
-          {(id) => (
-            <select
-              id={id}
-              value={task.runtime.value}
-              onChange={(event) => (task.runtime.value = event.currentTarget.value)}
-            >
-              <option value="">As set up</option>
-              {runtimes.value.map(({ name }) => (
-                <option key={name} value={name}>
-                  {name}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
-      )}
+      {task.runtimes.value.length > 1 && <RuntimeField task={task} />}
       <Line name="Repository" hint="a folder on the server; empty: a new folder of its own" text={task.repository} />
       {task.repository.value && (
         <Line name="Begins at branch" hint="empty: where the repository is now" text={task.branch} />
+      )}
+    </>
+  );
+}
+
+/** Every runtime; of the one that was chosen, why it cannot be used, or what becomes of the agent in a restart. */
+function RuntimeField({ task }: { task: NewTask }) {
+  const where = task.where.value;
+  return (
+    <>
+      <Field name="Where it runs">
+        {(id) => (
+          <select
+            id={id}
+            value={task.runtime.value}
+            onChange={(event) => task.chooseRuntime(event.currentTarget.value)}
+          >
+            <option value="">As set up{task.runtime.value === "" && where ? `: ${where.name}` : ""}</option>
+            {task.runtimes.value.map((one) => (
+              <option key={one.name} value={one.name}>
+                {placeName(one)}
+              </option>
+            ))}
+          </select>
+        )}
+      </Field>
+      {where && (
+        <p class={where.available ? "faint" : "tone-needs"}>
+          {where.available ? `When the backend restarts: ${where.on_backend_restart}.` : where.problem}
+        </p>
       )}
     </>
   );

@@ -1,3 +1,4 @@
+import { useEffect, useRef } from "preact/hooks";
 import { pathOf } from "../router";
 import { useServices } from "../services";
 import { Shape } from "../ui/Shape";
@@ -6,9 +7,14 @@ import { COLUMNS } from "../words/place";
 /** The tasks beside a session, in the order of the board. */
 export function TaskList({ current }: { current: string }) {
   const { board } = useServices();
+  const list = useRef<HTMLElement>(null);
   const columns = board.columns.value;
+  useEffect(
+    () => list.current?.querySelector("[aria-current]")?.scrollIntoView({ block: "nearest" }),
+    [current, board.isLoaded.value],
+  );
   return (
-    <nav class="task-list" aria-label="Tasks">
+    <nav class="task-list" aria-label="Tasks" ref={list}>
       <a class="home" href="/">
         kandev
       </a>

@@ -3,7 +3,7 @@
 import { computed, signal } from "@preact/signals";
 import type { Services } from "../services";
 import { kept } from "../stores/kept";
-import type { Agent, Answer } from "../wire/answers";
+import type { Agent, Answer, Runtime } from "../wire/answers";
 import { wordsOf } from "../wire/failures";
 import { newId } from "../wire/ids";
 
@@ -12,7 +12,9 @@ const description = kept("new-task", "");
 
 export class NewTask {
   readonly description = description;
+  /** Asked for by name; "": as the agent's table or the server says. */
   readonly runtime = signal("");
+  readonly runtimes = signal<readonly Runtime[]>([]);
   readonly repository = signal("");
   readonly branch = signal("");
   readonly problem = signal("");
@@ -24,15 +26,32 @@ export class NewTask {
       this.offered.value.find((one) => one.name === lastAgent.value && one.launchable) ??
       this.offered.value.find((one) => one.launchable),
   );
-  readonly isPossible = computed(
-    () => !this.isBusy.value && description.value.trim() !== "" && this.agent.value !== undefined,
-  );
+  /** Where it would run. */
+  readonly where = computed(() => {
+    const name = this.runtime.value || this.agent.value?.runtime;
+    return this.runtimes.value.find((one) => (name ? one.name === name : one.default));
+  });
+  readonly isPossible = computed(() => {
+    const isWanted = description.value.trim() !== "" && this.agent.value !== undefined;
+    return isWanted && !this.isBusy.value && this.where.value?.available !== false;
+  });
   private readonly id = newId(); // pressed twice, it is one task
 
   constructor(private readonly services: Services) {}
 
   choose(agent: string): void {
     lastAgent.value = agent;
+  }
+
+  chooseRuntime(name: string): void {
+    this.runtime.value = name;
+    void this.lookAround();
+  }
+
+  /** Ask where agents can run: an engine may have been started since. */
+  async lookAround(): Promise<void> {
+    const before = { runtimes: this.runtimes.value };
+    this.runtimes.value = (await this.services.connection.request("runtime.list", {}).catch(() => before)).runtimes;
   }
 
   /** Create it, and say where it is; undefined where that failed, which `problem` tells. */
@@ -66,6 +85,11 @@ export function nameOf({ display_name, launchable, found, problem }: Agent): str
   if (!launchable) return `${display_name} · not in this version`;
   if (!found) return `${display_name} · not found`;
   return problem ? `${display_name} · ${problem}` : display_name;
+}
+
+/** A runtime's name, and whether it can be used. */
+export function placeName({ name, available }: Runtime): string {
+  return available ? name : `${name} · not ready`;
 }
 
 function rank({ problem, launchable, name }: Agent): number {

@@ -9,11 +9,18 @@ const HINT = matchMedia("(max-width: 800px)").matches
   ? "Message"
   : "Message · Enter sends, Shift+Enter makes a new line";
 
+const CLOSED: Readonly<Record<string, string>> = {
+  COMPLETED: "This task is completed",
+  FAILED: "Its agent has to be started first",
+  CANCELLED: "Start the session again to write",
+};
+
 /** Where one writes. Always open while the session takes prompts: what cannot be sent yet waits in view (UI-3, UI-6). */
 export function Composer({ store, prompts }: { store: SessionStore; prompts: Prompts }) {
   const field = useRef<HTMLTextAreaElement>(null);
   const state = store.status.value?.state ?? "";
-  const isEnded = ["COMPLETED", "FAILED", "CANCELLED"].includes(state);
+  const closed = CLOSED[state] ?? "";
+  const isEnded = closed !== "";
   const send = () => {
     if (prompts.draft.value.trim() === "" || isEnded) return;
     prompts.add(prompts.draft.value);
@@ -35,7 +42,7 @@ export function Composer({ store, prompts }: { store: SessionStore; prompts: Pro
         ref={field}
         rows={1}
         value={prompts.draft.value}
-        placeholder={isEnded ? "This session takes no messages" : HINT}
+        placeholder={closed || HINT}
         disabled={isEnded}
         onInput={(event) => (prompts.draft.value = event.currentTarget.value)}
         onKeyDown={keyed}

@@ -58,7 +58,7 @@ function Content({ message }: { message: Placed }) {
 
 /** What the server itself says: one line between the messages. */
 function Notice({ message }: { message: Placed }) {
-  const tone = message.type === "error" ? "failed" : "quiet";
+  const tone = message.type === "error" ? "failed" : message.metadata["kind"] === "workspace" ? "needs" : "quiet";
   return (
     <article class={`notice tone-${tone}`} data-seq={message.seq} data-kind={String(message.metadata["kind"] ?? "")}>
       <p>{message.content}</p>
@@ -83,7 +83,7 @@ function Plan({ entries }: { entries: unknown }) {
         return (
           <li>
             <span aria-hidden="true">{shape}</span>
-            <span class="hidden">{words}: </span> {String(step.content ?? "")}
+            <span class="hidden">{words}: </span> <span class="step">{String(step.content ?? "")}</span>
           </li>
         );
       })}

@@ -66,7 +66,7 @@ function Told({ moment, act }: { moment: Moment; act: (action: MomentAction) => 
       <div class="actions">
         {moment.actions.map((action) =>
           action.do === "copy" ? (
-            <CopyButton text={action.text} label={action.label}>
+            <CopyButton key={action.label} text={action.text} label={action.label}>
               {action.label}
             </CopyButton>
           ) : (

@@ -4,6 +4,7 @@ import { useSessionResumption } from "../hooks/domains/session/use-session-resum
 import { useServices } from "../services";
 import { Prompts } from "../stores/prompts";
 import { SessionStore } from "../stores/session";
+import { Starts } from "../stores/starts";
 import { Composer } from "./Composer";
 import { Header } from "./Header";
 import { MomentView } from "./MomentView";
@@ -23,9 +24,10 @@ export function SessionPage({ taskId, sessionId, place }: Properties) {
   const { connection, isResumeAutomatic } = useServices();
   const store = useMemo(() => new SessionStore(connection, taskId, sessionId), []);
   const prompts = useMemo(() => new Prompts(connection, taskId, sessionId), []);
+  const starts = useMemo(() => new Starts(connection, sessionId), []);
   const options = useMemo(() => ({ isAutomatic: () => isResumeAutomatic.peek() }), []);
   useEffect(() => {
-    const leave = [store.open(), prompts.open()];
+    const leave = [store.open(), prompts.open(), starts.open()];
     return () => leave.forEach((one) => one());
   }, []);
   const resumption = useSessionResumption(connection, taskId, sessionId, options);
@@ -39,7 +41,7 @@ export function SessionPage({ taskId, sessionId, place }: Properties) {
           <Gone words={store.gone.value.message} />
         ) : (
           <>
-            <TranscriptView store={store} agent={agent} place={place} />
+            <TranscriptView store={store} starts={starts} agent={agent} place={place} />
             <div class="foot">
               <MomentView store={store} prompts={prompts} resumption={resumption} />
               <Permissions store={store} agent={agent} />

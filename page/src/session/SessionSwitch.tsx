@@ -18,7 +18,12 @@ export function SessionSwitch({ taskId, sessionId, count }: { taskId: string; se
   }, [count]);
   if (sessions.value.length < 2) return null;
   return (
-    <select aria-label="Session" value={sessionId} onChange={(event) => go(pathOf(taskId, event.currentTarget.value))}>
+    <select
+      class="switch"
+      aria-label="Session"
+      value={sessionId}
+      onChange={(event) => go(pathOf(taskId, event.currentTarget.value))}
+    >
       {sessions.value.map((one, at) => (
         <option key={one.id} value={one.id}>
           {at + 1} · {one.agent} · {clock(one.created_at, Date.now())}

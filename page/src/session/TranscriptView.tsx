@@ -1,9 +1,11 @@
 import { useComputed, useSignal, useSignalEffect } from "@preact/signals";
-import type { RefObject } from "preact";
+import { Fragment, type RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import type { SessionStore } from "../stores/session";
 import type { Chunk } from "../stores/transcript";
+import type { Starts } from "../stores/starts";
 import { MessageView } from "./MessageView";
+import { StartLine } from "./StartLine";
 import { usePlace } from "./place";
 
 const PINNED_PX = 48;
@@ -12,12 +14,13 @@ const DRAW_PX = 2500;
 
 interface Properties {
   readonly store: SessionStore;
+  readonly starts: Starts;
   readonly agent: string;
   readonly place: number | undefined;
 }
 
 /** The transcript: newest at the bottom, where the view stays until somebody scrolls up; older pages come on the way. */
-export function TranscriptView({ store, agent, place }: Properties) {
+export function TranscriptView({ store, starts, agent, place }: Properties) {
   const scroller = useRef<HTMLDivElement>(null);
   const content = useRef<HTMLDivElement>(null);
   const chunks = store.transcript.chunks.value;
@@ -53,7 +56,14 @@ export function TranscriptView({ store, agent, place }: Properties) {
             </button>
           )}
           {chunks.map((chunk, at) => (
-            <ChunkView key={chunk.key} chunk={chunk} agent={agent} scroller={scroller} before={chunks[at - 1]} />
+            <ChunkView
+              key={chunk.key}
+              chunk={chunk}
+              starts={starts}
+              agent={agent}
+              scroller={scroller}
+              before={chunks[at - 1]}
+            />
           ))}
         </div>
       </div>
@@ -129,13 +139,14 @@ function useNewMessages(store: SessionStore, tell: () => void): void {
 
 interface ChunkProperties {
   readonly chunk: Chunk;
+  readonly starts: Starts;
   readonly agent: string;
   readonly scroller: RefObject<HTMLDivElement | null>;
   readonly before: Chunk | undefined;
 }
 
 /** Neighbours in the transcript. Far from the view only their height is kept, so that any number of them is smooth. */
-function ChunkView({ chunk, agent, scroller, before }: ChunkProperties) {
+function ChunkView({ chunk, starts, agent, scroller, before }: ChunkProperties) {
   const place = useRef<HTMLDivElement>(null);
   const isNear = useSignal(true);
   const height = useRef(0);
@@ -163,10 +174,16 @@ function ChunkView({ chunk, agent, scroller, before }: ChunkProperties) {
     >
       {isNear.value &&
         entries.map((entry) => {
-          const { id, author_type } = entry.peek();
+          const { id, seq, author_type } = entry.peek();
+          const start = starts.byPlace.value.get(seq);
           const goesOn = author_type === author && author_type !== "user";
           author = author_type;
-          return <MessageView key={id} entry={entry} agent={agent} goesOn={goesOn} />;
+          return (
+            <Fragment key={id}>
+              <MessageView entry={entry} agent={agent} goesOn={goesOn} />
+              {start && <StartLine start={start} />}
+            </Fragment>
+          );
         })}
     </div>
   );

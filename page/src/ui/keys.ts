@@ -9,6 +9,7 @@ export const KEYS: readonly (readonly [string, string])[] = [
   ["Enter", "open the task"],
   ["Esc", "close, leave the field, back to the board"],
   ["i", "write a message"],
+  ["q", "to the agent's question"],
   ["r", "resume"],
   [".", "stop the turn"],
   ["a d", "allow, reject: while the question has the focus"],
@@ -55,6 +56,8 @@ function actionOf(key: string, actions: KeyActions): (() => void) | undefined {
       return actions.help;
     case "i":
       return () => void focus("#message");
+    case "q":
+      return () => void focus(".permission");
     case "r":
       return () => press("Resume", "Try again");
     case ".":
@@ -79,9 +82,11 @@ function press(...labels: readonly string[]): void {
   buttons.find((one) => labels.includes(one.textContent ?? ""))?.click();
 }
 
-function step(by: number): void {
+/** Goes to the next link to a task, or the one before; with 0 stays at one, and goes to the first from elsewhere. */
+export function step(by: number): void {
   const links = [...document.querySelectorAll<HTMLElement>(".task-link")];
-  const at = links.findIndex((one) => one === document.activeElement || one.getAttribute("aria-current") === "page");
+  const focused = links.findIndex((one) => one === document.activeElement);
+  const at = focused >= 0 ? focused : links.findIndex((one) => one.getAttribute("aria-current") === "page");
   links[Math.min(links.length - 1, Math.max(0, at + by))]?.focus();
 }
 

@@ -21,6 +21,8 @@ export type Queued = Pick<QueuedPrompt, "message_id" | "content" | "created_at">
 export interface Agent {
   readonly name: string;
   readonly display_name: string;
+  /** Where it runs unless a task says so; "": the default. */
+  readonly runtime: string;
   readonly native_session_resume: boolean;
   readonly history_context_injection: boolean;
   readonly found: boolean;
@@ -32,7 +34,11 @@ export interface Agent {
 
 export interface Runtime {
   readonly name: string;
-  readonly survives: readonly string[];
+  readonly default: boolean;
+  readonly available: boolean;
+  /** Why it is not available, and what to do; "" where it is. */
+  readonly problem: string;
+  readonly on_backend_restart: string;
 }
 
 export interface Mode {
@@ -128,6 +134,7 @@ interface Known {
   readonly "task.delete": Done;
   readonly "task.update": { readonly task: Task };
   readonly "task.subscribe": Done & { readonly boot_id: string };
+  readonly "task.session.get": { readonly session: SessionView; readonly resumes: readonly ResumeOutcome[] };
   readonly "task.session.list": { readonly sessions: readonly SessionView[] };
   readonly "task.session.create": { readonly session: SessionView };
   readonly "task.session.status": Status;

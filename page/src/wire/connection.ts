@@ -4,6 +4,7 @@ import { batch, signal } from "@preact/signals";
 import type { Action, Answer, Notification } from "./answers";
 import { waitBefore } from "./backoff";
 import { ConnectionLost, Refused } from "./failures";
+import { Inbox } from "./inbox";
 import type { Requests } from "./types";
 
 /** `locked`: the server asks for a token that this browser does not have. */
@@ -44,6 +45,7 @@ export class Connection {
   private lastId = 0;
   private heardAt = 0;
   private retry: ReturnType<typeof setTimeout> | undefined;
+  private readonly inbox = new Inbox((lines) => batch(() => lines.forEach((line) => this.take(line))));
   private readonly waiting = new Map<string, Waiting<unknown>>();
   private readonly listeners = new Set<(notification: Notification) => void>();
   private readonly openListeners = new Set<(bootId: string) => void>();
@@ -182,6 +184,7 @@ export class Connection {
     const socket = this.socket;
     if (socket === undefined) return;
     this.socket = undefined;
+    this.inbox.clear();
     socket.close(NORMAL_CLOSE);
     const waiting = [...this.waiting.values()];
     this.waiting.clear();
@@ -202,9 +205,7 @@ export class Connection {
 
   private hear(frame: string): void {
     this.heardAt = Date.now();
-    batch(() => {
-      for (const line of frame.split("\n")) this.take(line);
-    });
+    this.inbox.add(frame.split("\n"));
   }
 
   private take(line: string): void {

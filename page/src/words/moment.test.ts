@@ -158,6 +158,12 @@ describe("each moment has its fact, what was kept, and buttons", () => {
       /could not be started: no such command\./,
       ["Try again", "Start fresh", "Show log", "Copy details"],
     ],
+    [
+      "failed before its first turn: there is nothing to tell a new one, and nothing to forget",
+      at({ state: "FAILED", last_turn: null, error: "no such command", recover_actions: RECOVER }),
+      /could not be started/,
+      ["Try again", "Show log", "Copy details"],
+    ],
     ["stopped", at({ state: "CANCELLED", recover_actions: ["resume"] }), /was stopped/, ["Start again"]],
     ["completed", at({ state: "COMPLETED" }, { resumption: "error" }), /completed/, []],
     ["not started", at({ state: "CREATED", queue_held: "not_started" }), /not started/, ["Start"]],
@@ -213,6 +219,15 @@ test("steps of which nobody knows whether they ran are named", () => {
 test("a button that recovers is there only where the server offers it", () => {
   const moment = momentOf(at({ state: "FAILED", recover_actions: [] }));
   expect(moment?.actions.map((one) => one.do)).toEqual(["log", "copy"]);
+});
+
+test("a warning of the workspace says what happened, what to do, and how the agent came back", () => {
+  const warning = { ...notice({ kind: "workspace" }), content: "The sandbox is gone (v1.2). Tell it again" };
+  const moment = momentOf(at({}, { returned: { ...RETURNED, how: "idle" }, notice: warning }));
+  expect(moment?.fact).toBe("The sandbox is gone (v1.2).");
+  expect(moment?.kept).toBe("Tell it again. The agent started new and does not know this conversation.");
+  expect(moment?.actions.map((one) => one.label)).toEqual(["Send a summary with my next message", "Copy details"]);
+  expect(momentOf(at({ turn: { id: "x" } as never }, { notice: warning }))).toBeUndefined();
 });
 
 test("no word of the inside is told", () => {

@@ -96,6 +96,7 @@ const stopped: Rule = ({ status }) => {
 
 const failed: Rule = (now) => {
   const { status, agent, failure, notice } = now;
+  const ways = status.last_turn === null ? ["resume"] : status.recover_actions; // before the first turn nothing is known
   if (status.state !== "FAILED") return undefined;
   if (failure?.reason === "workspace_missing" || notice?.metadata["reason"] === "workspace_missing") {
     const actions = [REBUILD, ...recovering(status.recover_actions, {}, ["resume"]), details(now, status.error)];
@@ -105,7 +106,7 @@ const failed: Rule = (now) => {
     tone: "failed",
     fact: `${agent} could not be started: ${sentence(status.error)}`,
     kept: "The conversation is kept.",
-    actions: [...recovering(status.recover_actions), LOG, details(now, status.error)],
+    actions: [...recovering(status.recover_actions, {}, ways), LOG, details(now, status.error)],
   };
 };
 
@@ -173,6 +174,16 @@ const mode: Rule = ({ status, agent }) => {
     kept: "Nothing is sent until you agree.",
     actions: [{ do: "open_queue", label: "Go on all the same" }],
   };
+};
+
+/** The folder was made again, the sandbox is another one, work did not come home: it stands until the next message. */
+const workspace: Rule = (now) => {
+  const { notice, status } = now;
+  if (notice?.metadata["kind"] !== "workspace" || status.turn !== null) return undefined;
+  const back = returnedNow(now);
+  const [, fact = "", rest = ""] = /^(.*?[.!?](?=\s|$))\s*(.*)$/s.exec(sentence(notice.content)) ?? [];
+  const kept = [rest, back?.fact ?? ""].filter((one) => one !== "").join(" ");
+  return { tone: "needs", fact, kept, actions: [...(back?.actions ?? []), details(now, notice.content)] };
 };
 
 const couldNot: Rule = (now) => {
@@ -263,6 +274,7 @@ const RULES: readonly Rule[] = [
   couldNot,
   silent,
   heldQueue,
+  workspace,
   returnedNow,
   notRunning,
 ];

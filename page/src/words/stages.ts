@@ -2,6 +2,8 @@ const STAGES: Readonly<Record<string, string>> = {
   checking: "checking",
   workspace: "checking the folder",
   launching: "starting",
+  creating_container: "making a container",
+  starting_container: "starting the container",
   creating_sandbox: "making a sandbox",
   waking_sandbox: "waking the sandbox up",
   waiting_for_sprites: "waiting: Sprites asks to come later",

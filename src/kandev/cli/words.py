@@ -13,6 +13,8 @@ STAGES: Mapping[str, str] = {
     "checking": "checking what is there",
     "workspace": "checking the workspace",
     "launching": "launching",
+    "creating_container": "making a container",
+    "starting_container": "starting the container",
     "creating_sandbox": "making a sandbox",
     "waking_sandbox": "waking the sandbox up",
     "waiting_for_sprites": "waiting: Sprites asks to come later",

@@ -25,6 +25,7 @@ RECOVER_S: Final = 5.0  # one runtime's answer at start; none is "unknown"
 PARK_FAILURES: Final = 5  # STATE-5: so many ends
 PARK_WINDOW_S: Final = 60.0  # in so long
 AGENTCTL_SILENT_S: Final = 10.0  # no answer in a silent turn is shown as not responding (CRASH-16)
+REACH_S: Final = 60.0  # an agent elsewhere that is out of reach for so long is not waited for any more (CONT-5)
 EXIT_DRAIN_S: Final = 0.2  # stdout is drained so long after an exit (CRASH-17)
 RESTART_PARALLEL: Final = 4  # open queues served at once after a restart
 
@@ -72,6 +73,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     backend_stop_s: _Positive = BACKEND_STOP_S
     recover_s: _Positive = RECOVER_S
     agentctl_silent_s: _Positive = AGENTCTL_SILENT_S
+    reach_s: _Positive = REACH_S
     commit_gap_s: _Seconds = COMMIT_GAP_S
     git_s: _Positive = GIT_S
     git_checkout_s: _Positive = GIT_CHECKOUT_S

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from kandev.agentctl.failpoints import failpoint
-from kandev.errors import AgentctlError, Conflict
+from kandev.errors import AgentctlError, Conflict, KandevError
 from kandev.runtimes.agentctl_client import AgentctlClient, Work
 from kandev.worktrees import Workspace
 from kandev.worktrees.carrying import Carrying, Packed, Placed, Verdict
@@ -71,7 +71,7 @@ class Carrier:
         except (AgentctlError, Conflict) as error:
             if error.reason in _OUT_OF_REACH:
                 raise
-            return [f"The agent's work did not come home: {error.message}"]
+            return [not_home(error)]
 
     async def _check_out(self, journey: Journey, client: AgentctlClient, packed: Packed | None) -> None:
         how = (
@@ -110,6 +110,14 @@ class Carrier:
             failpoint("work.after_receive")
         placed = await self._carrying.place(workspace, journey.session_id, work=work.tip, bundle=bundle)
         return [*_said(placed), *(notes_of(work, journey) if bundle is not None else [])]
+
+
+def not_home(error: KandevError) -> str:
+    """Return the line for the transcript that says so, and what comes next."""
+    return (
+        f"The agent's work did not come home: {error.message} "
+        "It is kept where the agent works, and the end of the next turn tries again."
+    )
 
 
 def _said(placed: Placed) -> list[str]:

@@ -159,4 +159,5 @@ async def _abandon(execution: AgentExecution) -> None:
 
 def _death(code: int | None, stderr: str) -> AgentDied:
     text = f"The agent ended with exit code {code}." if code is not None else "The agent was killed."
-    return AgentDied(f"{text} {stderr[-400:]}".strip(), exit_code=code, stderr=stderr)
+    said = stderr[-400:].strip()
+    return AgentDied(f"{text} It said: {said.rstrip('.')}." if said else text, exit_code=code, stderr=stderr)

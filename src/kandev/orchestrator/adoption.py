@@ -40,6 +40,7 @@ from kandev.store.store import Store
 log = structlog.get_logger(__name__)
 
 HOW = "attached"
+REACHED_READY = frozenset({RowStatus.READY, RowStatus.UNKNOWN})
 
 
 class Sorted(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +108,7 @@ class Adoption:
     def _goes_on(self, row: ExecutorRunning) -> bool:
         session = self._store.session(row.session_id)
         wanted = session.state in ACTIVE_STATES and not session.intent
-        return wanted and row.status in {RowStatus.READY, RowStatus.UNKNOWN} and bool(row.protocol_state)
+        return wanted and row.status in REACHED_READY and bool(row.protocol_state)
 
     async def attach(self, row: ExecutorRunning, instance: Instance) -> AgentExecution:
         """Store the new address, undo a turn whose prompt was never on its way, and read on."""
@@ -140,21 +141,23 @@ class Adoption:
         return execution
 
     async def doubt(self, rows: Sequence[ExecutorRunning]) -> None:
-        """Store of executions that nobody can ask now that they may live: nothing is deleted, a resume asks again."""
+        """Store of executions that nobody can ask now that they may live: nothing is deleted, a resume asks again.
+
+        One that never was ready goes on in no case (CRASH-4): its session waits, and the next start ends it.
+        """
         if not rows:
             return
 
-        def job(tx: Tx) -> None:
+        def job(tx: Tx) -> list[Event]:
+            events: list[Event] = []
             for row in rows:
-                tx.run(
-                    "executor_doubt",
-                    session_id=row.session_id,
-                    agent_execution_id=row.agent_execution_id,
-                    now=now(),
-                )
-                tx.run("turn_doubt", session_id=row.session_id, state=TurnState.UNKNOWN, observed=TurnState.OPEN)
+                if row.status in REACHED_READY:
+                    _doubt(tx, row)
+                else:
+                    events += _start_is_lost(tx, row)
+            return events
 
-        await self._store.write(job)
+        self._publish(await self._store.write(job))
         log.warning("executions.unknown", sessions=[row.session_id for row in rows])
 
 
@@ -169,6 +172,16 @@ def _attach_job(tx: Tx, row: ExecutorRunning, instance: Instance, outcome: Resum
     tx.run("turn_doubt", session_id=row.session_id, state=TurnState.OPEN, observed=TurnState.UNKNOWN)
     tx.run("resume_insert", **outcome_args(outcome))
     return _undo_unsent(tx, row)
+
+
+def _doubt(tx: Tx, row: ExecutorRunning) -> None:
+    tx.run("executor_doubt", session_id=row.session_id, agent_execution_id=row.agent_execution_id, now=now())
+    tx.run("turn_doubt", session_id=row.session_id, state=TurnState.UNKNOWN, observed=TurnState.OPEN)
+
+
+def _start_is_lost(tx: Tx, row: ExecutorRunning) -> list[Event]:
+    moved = move_session(tx, row.session_id, SessionEvent.AGENT_LOST)
+    return moved + (move_task(tx, row.task_id, TaskEvent.SESSION_WAITING, session_id=row.session_id) if moved else [])
 
 
 def _undo_unsent(tx: Tx, row: ExecutorRunning) -> list[Event]:

@@ -42,6 +42,7 @@ class AgentList:
         return {
             "display_name": agent.display_name,
             "protocol": agent.protocol,
+            "runtime": agent.runtime,
             "native_session_resume": agent.session.native_session_resume,
             "history_context_injection": agent.session.history_context_injection,
             "resume_flag": agent.session.resume_flag,

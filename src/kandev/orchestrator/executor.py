@@ -152,7 +152,9 @@ class Executor:
         Where nobody answers it stays unknown, and whatever starts the session again asks again (CONT-5).
         """
         row = self._store.executor(session_id)
-        if row is None or row.status is not RowStatus.UNKNOWN or self._manager.get(session_id) is not None:
+        if row is None or not row.agent_execution_id or row.status in {RowStatus.STOPPED, RowStatus.FAILED}:
+            return
+        if session_id in self._starts or self._manager.get(session_id) is not None:
             return
         try:
             await self._services.settle_leftover(row)

@@ -11,7 +11,7 @@ from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
 from kandev.domain.models import Event, TaskSession, now
 from kandev.errors import AgentctlError, KandevError
-from kandev.lifecycle.carrier import Carrier, Journey
+from kandev.lifecycle.carrier import Carrier, Journey, not_home
 from kandev.lifecycle.execution import AgentExecution
 from kandev.orchestrator import notices
 from kandev.store.database import Tx
@@ -75,7 +75,7 @@ class SessionWorkspaces:
             log.info("work.not_home", session_id=session_id, error=error.message)
         except KandevError as error:
             log.warning("work.not_home", session_id=session_id, error=error.message)
-            await self._say(execution, [f"The agent's work did not come home: {error.message}"])
+            await self._say(execution, [not_home(error)])
         else:
             await self._say(execution, said)
 

@@ -94,11 +94,3 @@ class ContainerFiles(SessionFiles):
         if told and not target.exists():
             lines = [f"\t{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in told.items()]
             write_private(target, "\n".join(["[user]", *lines, ""]))
-
-    def give_to(self, uid: int, gid: int) -> None:
-        """Let the container's user own the directory, where this process may say so."""
-        if os.geteuid() != 0 or (uid, gid) == (0, 0):
-            return
-        for directory, _, names in os.walk(self.directory):
-            for path in (directory, *(os.path.join(directory, name) for name in names)):
-                os.chown(path, uid, gid, follow_symlinks=False)

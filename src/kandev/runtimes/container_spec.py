@@ -10,6 +10,7 @@ from kandev.config import DockerConfig
 from kandev.errors import Invalid
 from kandev.runtimes.base import InstanceRequest
 from kandev.runtimes.container_files import ContainerFiles, port_inside
+from kandev.runtimes.container_user import ContainerUser
 from kandev.worktrees.workspace import find_repository
 
 __all__ = [
@@ -22,7 +23,6 @@ __all__ = [
     "image_of",
     "limits_of",
     "publishes_port",
-    "user_of",
 ]
 
 ARCHIVE: Final = "/kandev/agentctl.pyz"
@@ -52,17 +52,13 @@ def publishes_port(config: DockerConfig) -> bool:
     return config.network not in {"none", "host"}
 
 
-def user_of(config: DockerConfig) -> str:
-    """Return whom the container runs as: by default whoever runs the backend, so that files have the right owner."""
-    return config.user or f"{os.geteuid()}:{os.getegid()}"
-
-
 def container_spec(
     request: InstanceRequest,
     config: DockerConfig,
     files: ContainerFiles,
     *,
     archive: Path,
+    user: ContainerUser,
     home_id: str,
     environ: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -80,7 +76,7 @@ def container_spec(
         "Entrypoint": ["python3", "-I", "-S", ARCHIVE],
         "Cmd": [f"@{files.arguments}"],
         "Env": [f"{name}={value}" for name, value in environment_of(config, environ, home=str(files.home)).items()],
-        "User": user_of(config),
+        "User": f"{user.uid}:{user.gid}",
         "WorkingDir": "/",
         "ExposedPorts": {port: {}} if published else {},
         "Labels": {

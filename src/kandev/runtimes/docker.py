@@ -6,6 +6,7 @@ that lets containers live; the next backend finds it by its labels and attaches.
 
 import asyncio
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -28,11 +29,11 @@ from kandev.runtimes.container_spec import (
     home_labels,
     image_of,
     publishes_port,
-    user_of,
 )
+from kandev.runtimes.container_user import ContainerUser, user_of
 from kandev.runtimes.detached import ANSWER_S, attachable
 from kandev.runtimes.docker_address import engine_address
-from kandev.runtimes.docker_engine import Container, DockerEngine
+from kandev.runtimes.docker_engine import CREATING, STARTING, Container, DockerEngine
 from kandev.runtimes.local import stop_agent
 from kandev.runtimes.lost_containers import end_lost
 from kandev.runtimes.session_files import sessions_in
@@ -96,15 +97,18 @@ class DockerRuntime:
         """
         if problem := self._not_configured(image_of(self._config, request.agent)):
             raise Conflict(problem, reason="runtime_not_configured")
+        user = user_of(self._config)
+        user.require_place(request.cwd)
         files = self._files(request.session_id)
         container = await self._find(request.session_id)
+        request.told(STARTING if container else CREATING)
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
         else:
             await end_lost(files.arguments)
         try:
-            await asyncio.to_thread(self._prepare, files, request, await self._committer(request.cwd))
-            return await self._up(container, request, files)
+            await asyncio.to_thread(self._prepare, files, request, user, await self._committer(request.cwd))
+            return await self._up(container, request, files, user)
         except OSError as error:
             await self._take_back(self._instance(files, request.instance_id))
             raise file_failure(error, files.directory) from error
@@ -118,14 +122,16 @@ class DockerRuntime:
             await self._end(instance, grace_s=0)
             await self.discard(instance)
 
-    async def _up(self, container: Container | None, request: InstanceRequest, files: ContainerFiles) -> Instance:
+    async def _up(
+        self, container: Container | None, request: InstanceRequest, files: ContainerFiles, user: ContainerUser
+    ) -> Instance:
         """Return the instance in a started container; one whose agentctl we cannot talk to is made again."""
-        started = await self._started(container, request, files)
+        started = await self._started(container, request, files, user)
         instance = await self._first_answer(started, files, request.instance_id)
         if container is None or await self._is_spoken(instance):
             return instance
         await self._engine.remove(started)
-        started = await self._started(None, request, files)
+        started = await self._started(None, request, files, user)
         return await self._first_answer(started, files, request.instance_id)
 
     async def _is_spoken(self, instance: Instance) -> bool:
@@ -145,7 +151,9 @@ class DockerRuntime:
             return "", ""
         return [one.stdout.strip() for one in asked] or ("", "")
 
-    def _prepare(self, files: ContainerFiles, request: InstanceRequest, committer: Sequence[str]) -> None:
+    def _prepare(
+        self, files: ContainerFiles, request: InstanceRequest, user: ContainerUser, committer: Sequence[str]
+    ) -> None:
         _ = self._archive  # built here, in a thread, at the first start
         files.prepare(
             request.instance_id,
@@ -155,21 +163,24 @@ class DockerRuntime:
         )
         files.bring_login(request.credentials, self._environ)
         files.bring_identity(*committer)
-        uid, _, gid = user_of(self._config).partition(":")
-        if uid.isdecimal():
-            files.give_to(int(uid), int(gid) if gid.isdecimal() else int(uid))
+        user.take_over(files.directory)
+        if request.cwd and not user.owns(request.cwd) and not os.path.exists(os.path.join(request.cwd, ".git")):
+            user.take_over(Path(request.cwd))
 
-    async def _started(self, container: Container | None, request: InstanceRequest, files: ContainerFiles) -> Container:
+    async def _started(
+        self, container: Container | None, request: InstanceRequest, files: ContainerFiles, user: ContainerUser
+    ) -> Container:
         """Start the container that was found; where there is none, or it cannot be started any more, a new one."""
         if container is not None:
             try:
                 await self._engine.start(container)
             except AgentctlError:  # a mount, or its image, is not there any more
+                request.told(CREATING)
                 await self._engine.remove(container)
             else:
                 return container
         spec = container_spec(
-            request, self._config, files, archive=self._archive, home_id=self._home, environ=self._environ
+            request, self._config, files, archive=self._archive, user=user, home_id=self._home, environ=self._environ
         )
         made = await self._engine.create(container_name(self._home, request.session_id), spec)
         try:

@@ -11,13 +11,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.errors import AgentctlError, RuntimeUnreachable
 from kandev.runtimes.http_pool import HttpPool
 
 if TYPE_CHECKING:
     from aiodocker import Docker
 
-__all__ = ["CALL_S", "Absent", "Container", "DockerEngine"]
+__all__ = ["CALL_S", "CREATING", "STARTING", "Absent", "Container", "DockerEngine"]
+
+CREATING: Final = "creating_container"
+STARTING: Final = "starting_container"
+"""Stages of a start, for whoever waits."""
 
 CALL_S: Final = 20.0
 """How long the engine may take for a call that waits for nothing."""
@@ -84,7 +89,9 @@ class DockerEngine:
         """Make a container. Raises AgentctlError with the engine's words: no such image, a mount that is not there."""
         try:
             async with self._asked() as docker:
+                failpoint("container.before_create")
                 made = await docker.containers.create(dict(spec), name=name)
+                failpoint("container.after_create")
         except Absent as absent:
             raise AgentctlError(f"The engine has no image {spec['Image']}: {absent}", reason="no_image") from absent
         return Container(id=made.id, running=False)
@@ -92,19 +99,25 @@ class DockerEngine:
     async def start(self, container: Container) -> None:
         """Start a container that is made or stopped. Raises AgentctlError with the engine's words."""
         async with self._asked() as docker:
+            failpoint("container.before_start")
             await docker.containers.container(container.id).start()
+            failpoint("container.after_start")
 
     async def stop(self, container: Container, *, grace_s: int) -> None:
         """End a container's processes: SIGTERM, then SIGKILL. One that is gone or stopped is no error."""
         with contextlib.suppress(Absent):
             async with self._asked(grace_s) as docker:
+                failpoint("container.before_stop")
                 await docker.containers.container(container.id).stop(t=grace_s)
+                failpoint("container.after_stop")
 
     async def remove(self, container: Container) -> None:
         """Kill and remove a container. One that is gone is no error; one that somebody else removes is waited for."""
         try:
             async with self._asked() as docker:
+                failpoint("container.before_remove")
                 await docker.containers.container(container.id).delete(force=True, v=True)
+                failpoint("container.after_remove")
         except Absent:
             return
         except AgentctlError as error:

@@ -10,6 +10,7 @@ from typing import Protocol
 import structlog
 
 from kandev.agentctl.sidecar import CAP_BYTES
+from kandev.domain.constants import REACH_S
 from kandev.errors import KandevError, RuntimeUnreachable
 from kandev.runtimes.agentctl_client import AgentctlClient
 from kandev.runtimes.base import ANOTHER, Instance, Named
@@ -53,11 +54,13 @@ class FarRuntime(abc.ABC):
         home_id: Callable[[], str],
         environ: Mapping[str, str],
         cap_bytes: int = CAP_BYTES,
+        reach_s: float = REACH_S,
     ) -> None:
         self._directory = directory
         self._home_id = home_id
         self._environ = environ
         self._cap_bytes = cap_bytes
+        self._reach_s = reach_s
         self._doors: dict[str, Door] = {}
 
     @abc.abstractmethod
@@ -104,6 +107,7 @@ class FarRuntime(abc.ABC):
             token=self._files_of(instance).token,
             nonce=instance.nonce,
             is_gone=lambda: door is None or door.gone,
+            reach_s=self._reach_s,
         )
 
     def _plain_client(self, instance: Instance) -> AgentctlClient:

@@ -79,16 +79,16 @@ class HttpPool:
             connection.writer.close()
 
     async def stream(self, target: str) -> AsyncGenerator[bytes, None] | Answer:
-        """Send a GET whose answer is endless; return its pieces, or the answer itself when it is not 200.
+        """Send a GET whose answer is long or endless; return its pieces, or the answer itself when it is not 200.
 
-        The pieces are at most 64 KiB. They raise ConnectionError when the body ends without its last chunk.
+        The pieces are at most 64 KiB. They raise ConnectionError when the body ends before its end.
         """
         connection = await self._open()
         try:
             connection.writer.write(self._head("GET", target, 0))
             status, fields = await _read_head(connection.reader)
             if status == 200:
-                return self._pieces(connection)
+                return self._pieces(connection, fields.get("content-length"))
             body = await connection.reader.readexactly(int(fields.get("content-length", "0")))
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             connection.writer.close()
@@ -137,18 +137,21 @@ class HttpPool:
             f"{method} {target} HTTP/1.1\r\nhost: agentctl\r\n{self._authorization}content-length: {length}\r\n\r\n"
         ).encode()
 
-    async def _pieces(self, connection: _Connection) -> AsyncGenerator[bytes, None]:
+    async def _pieces(self, connection: _Connection, length: str | None) -> AsyncGenerator[bytes, None]:
+        """Yield a body of that length, or in chunks: an engine measures an answer that is small enough."""
         reader = connection.reader
         self._busy.add(connection)
         try:
-            while left := int(await reader.readuntil(b"\r\n"), 16):
-                while left:
-                    piece = await reader.read(min(left, READ_BYTES))
-                    if not piece:
-                        raise ConnectionError("the stream ended in a chunk")
-                    left -= len(piece)
-                    yield piece
-                await reader.readexactly(2)
+            left = int(await reader.readuntil(b"\r\n"), 16) if length is None else int(length)
+            while left:
+                piece = await reader.read(min(left, READ_BYTES))
+                if not piece:
+                    raise ConnectionError("the stream ended before its end")
+                left -= len(piece)
+                yield piece
+                if length is None and not left:
+                    await reader.readexactly(2)
+                    left = int(await reader.readuntil(b"\r\n"), 16)
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
         finally:

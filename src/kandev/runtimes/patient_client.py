@@ -14,8 +14,6 @@ from kandev.runtimes.agentctl_client import CALL_TIMEOUT_S, AgentctlClient
 
 __all__ = ["PatientClient"]
 
-REACH_S: Final = 60.0
-"""How long the place may be out of reach until its agent counts as lost."""
 QUIET_S: Final = 20.0
 """After so long without a word in either direction a cut is a place that fell asleep."""
 _PAUSES_S: Final = (0.05, 0.2, 0.5, 1.0, 2.0)
@@ -25,7 +23,7 @@ _CUT: Final = frozenset({"stream_cut", "unreachable", "no_answer"})
 class PatientClient(AgentctlClient):
     """An AgentctlClient. `nonce` is that of the agentctl that started the agent, '' until it was asked.
 
-    `is_gone` tells that the place is known to be gone for good.
+    `is_gone` tells that the place is known to be gone for good. One that is out of reach for `reach_s` is given up.
     """
 
     def __init__(
@@ -36,7 +34,7 @@ class PatientClient(AgentctlClient):
         token: str,
         nonce: str,
         is_gone: Callable[[], bool],
-        reach_s: float = REACH_S,
+        reach_s: float,
     ) -> None:
         super().__init__(url, instance_id=instance_id, token=token)
         self._nonce = nonce

@@ -17,7 +17,7 @@ import structlog
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import RemoteDockerConfig
-from kandev.domain.constants import AGENTCTL_READY_S
+from kandev.domain.constants import AGENTCTL_READY_S, REACH_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError, RuntimeUnreachable, TimedOut
 from kandev.runtimes.base import Instance, InstanceRequest, RuntimeReport
 from kandev.runtimes.container_spec import container_name, home_labels, publishes_port
@@ -59,8 +59,9 @@ class RemoteDockerRuntime(FarRuntime):
         home_id: Callable[[], str],
         environ: Mapping[str, str],
         cap_bytes: int = CAP_BYTES,
+        reach_s: float = REACH_S,
     ) -> None:
-        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes)
+        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes, reach_s=reach_s)
         self._config = config
 
     @cached_property

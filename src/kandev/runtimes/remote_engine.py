@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from kandev.agentctl.failpoints import failpoint
 from kandev.errors import AgentctlError, Conflict, RuntimeUnreachable
 from kandev.runtimes.docker_engine import CALL_S, Absent, Container, DockerEngine
 from kandev.runtimes.http_pool import Answer, HttpPool
@@ -78,19 +79,26 @@ class RemoteEngine(DockerEngine):
     async def make_volume(self, name: str, labels: Mapping[str, str]) -> None:
         """Make a volume; one that is there stays."""
         async with self._asked() as docker:
+            failpoint("volume.before_create")
             await _volumes(docker).create({"Name": name, "Labels": dict(labels)})
+            failpoint("volume.after_create")
 
     async def remove_volume(self, name: str) -> None:
         """Remove a volume with everything in it. One that is gone is no error."""
         with contextlib.suppress(Absent):
             async with self._asked() as docker:
-                await (await _volumes(docker).get(name)).delete()
+                volume = await _volumes(docker).get(name)
+                failpoint("volume.before_remove")
+                await volume.delete()
+                failpoint("volume.after_remove")
 
     async def put(self, container: Container, archive: bytes) -> None:
         """Unpack a tar at the root of a container, which need not run."""
         target = f"/containers/{container.id}/archive?path=/"
         async with self._plainly() as pool:
+            failpoint("container.before_put")
             _check(await pool.call("PUT", target, archive))
+            failpoint("container.after_put")
 
     async def fetch(self, container: Container, path: str, target: Path, *, limit: int) -> bool:
         """Write a tar of a path in a container to a file; False where there is none. Raises AgentctlError too_large."""

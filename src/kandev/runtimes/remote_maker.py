@@ -11,7 +11,7 @@ from kandev.config import RemoteDockerConfig
 from kandev.errors import AgentctlError, Conflict
 from kandev.runtimes.base import InstanceRequest
 from kandev.runtimes.container_spec import container_name, home_labels, image_of
-from kandev.runtimes.docker_engine import Container
+from kandev.runtimes.docker_engine import CREATING, STARTING, Container
 from kandev.runtimes.remote_container import RemoteFiles, parcel, remote_spec
 from kandev.runtimes.remote_engine import RemoteEngine
 from kandev.runtimes.session_files import EARLIER
@@ -22,7 +22,7 @@ STOP_S: Final = 2
 """How long agentctl, whose agent is gone, may take to end before its container is killed."""
 _GONE: Final = (
     "The session's container is gone, with everything in it that had not come home. A new one was made on the same "
-    "branch; the agent does not remember what it kept there."
+    "branch; the agent does not remember what it kept there. Tell it what is to be done again."
 )
 _MADE_AGAIN: Final = (
     "The session's container was gone, or could not be started; its volume is there. A new one was made on that, with "
@@ -66,12 +66,14 @@ class ContainerMaker:
         """
         user = await self._user(image_of(self._config, request.agent))
         await asyncio.to_thread(files.make, request.instance_id)
+        request.told(STARTING if container else CREATING)
         if container is not None:
             if container.running:
                 await self._engine.stop(container, grace_s=STOP_S)
             try:
                 await self._bring_and_start(container, request, files, archive, user)
             except AgentctlError:  # a mount, its network or its image is not there any more
+                request.told(CREATING)
                 await self._engine.remove(container)
             else:
                 return Made(container=container)
@@ -81,15 +83,14 @@ class ContainerMaker:
         except AgentctlError:
             await self._engine.remove(made.container)
             raise
-        files.note_made()
         return made
 
     async def _make(self, request: InstanceRequest, files: RemoteFiles, user: str) -> Made:
         name, labels = container_name(self._home_id, request.session_id), home_labels(self._home_id)
         kept = await self._engine.has_volume(name, labels)
         if not kept:
+            files.forget_brought()  # first: killed in between, the next start finds an empty volume
             await self._engine.make_volume(name, labels)
-            files.forget_brought()
         spec = remote_spec(
             request,
             self._config,
@@ -122,6 +123,7 @@ class ContainerMaker:
         files.note_archive(archive)
         files.note_started(request.instance_id)
         await self._engine.start(container)
+        files.note_made()
 
     async def _user(self, image: str) -> str:
         """Return "UID:GID" of whoever runs in the container: files are brought there for that one."""

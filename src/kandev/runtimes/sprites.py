@@ -19,6 +19,7 @@ from kandev.agentctl.build import build_in
 from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import SpritesConfig
+from kandev.domain.constants import REACH_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError
 from kandev.runtimes.base import Instance, InstanceRequest, RuntimeReport
 from kandev.runtimes.far_runtime import Door, FarRuntime
@@ -44,7 +45,7 @@ URL: Final = "https://api.sprites.dev"
 _CREATING, _WAITING, _WAKING = "creating_sandbox", "waiting_for_sprites", "waking_sandbox"
 _REPLACED: Final = (
     "The session's sandbox is gone, with everything in it that had not come home. A new one was made on the same "
-    "branch; the agent does not remember what it kept there."
+    "branch; the agent does not remember what it kept there. Tell it what is to be done again."
 )
 
 
@@ -63,8 +64,9 @@ class SpritesRuntime(FarRuntime):
         home_id: Callable[[], str],
         environ: Mapping[str, str],
         cap_bytes: int = CAP_BYTES,
+        reach_s: float = REACH_S,
     ) -> None:
-        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes)
+        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes, reach_s=reach_s)
         self._config = config
 
     @cached_property
