@@ -12,6 +12,7 @@ import pytest
 import agent_rows
 import kandev
 from kandev.agents import BUILT_IN, AgentOverride
+from kandev.cli.words import STAGES
 from kandev.config import explain, load_config
 from kandev.domain.failures import FailureCause
 from kandev.domain.models import (
@@ -133,6 +134,14 @@ def test_every_reason_to_hold_a_queue_is_documented() -> None:
     assert named(listed) == {str(reason) for reason in HoldReason if reason}
     actions = get_args(requests.Recover.__annotations__["action"])
     assert {row[0].strip("`") for row in rows(PROTOCOL, "### Sessions")} >= set(actions)
+
+
+def test_every_stage_of_a_start_has_words() -> None:
+    """docs/protocol.md lists the stages, and the command line and the page have words for each."""
+    listed = re.search(r"of a start under way: ([a-z_, ]+);", PROTOCOL)
+    assert listed is not None
+    page = (CHECKOUT / "page/src/words/stages.ts").read_text()
+    assert set(listed[1].split(", ")) == set(STAGES) == set(re.findall(r"^  (\w+): \"", page, re.MULTILINE))
 
 
 def test_every_setting_is_documented(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ const STAGES: Readonly<Record<string, string>> = {
   waiting_for_sprites: "waiting: Sprites asks to come later",
   carrying: "carrying the sources",
   starting_agent: "starting the agent",
+  next_minute: "waiting for the next minute, so that the agent keeps this conversation",
   restoring: "restoring memory",
   ready: "nearly there",
 };
