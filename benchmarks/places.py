@@ -7,9 +7,10 @@ import asyncio
 import json
 import multiprocessing
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -98,7 +99,8 @@ def _sprites() -> Iterator[str]:
         try:
             yield here.recv()
         finally:
-            here.send("end")
+            with suppress(BrokenPipeError):
+                here.send("end")
             process.join()
 
 
@@ -108,4 +110,5 @@ def _serve(directory: Path, parent: Connection) -> None:
             parent.send(made.url)
             await asyncio.to_thread(parent.recv)
 
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever measures is told, and ends this
     asyncio.run(serve())

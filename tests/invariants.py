@@ -314,8 +314,9 @@ def left_over_rows(database: sqlite3.Connection) -> Found:
 
 RUNTIMES = ("detached", "docker")
 """Directories under run/ that hold a runtime's instances; those of standalone stand there themselves."""
-ARCHIVE = "agentctl-*.pyz"
-"""What containers get agentctl from: whoever is the user in there may read it, and it holds nothing secret."""
+ARCHIVE = re.compile(r"agentctl(-[0-9a-f]+\.pyz|\.new)")
+"""What containers get agentctl from: whoever is the user in there may read it, and it holds nothing secret. A draft of
+it that a kill left is written over by the next."""
 AGENTS_HOME = "home"
 """What the directory of a session in a container holds besides its instances."""
 
@@ -326,7 +327,7 @@ def left_over_directories(home: Path, database: sqlite3.Connection) -> Found:
     named = {row["instance_id"] for row in database.execute(query, sorted(LIVE_ROWS))}
     instances = [path for path in (home / "run").iterdir() if path.name not in RUNTIMES]
     instances += (home / "run/detached").glob("*")
-    sessions = [path for path in (home / "run/docker").glob("*") if not path.match(ARCHIVE)]
+    sessions = [path for path in (home / "run/docker").glob("*") if not ARCHIVE.fullmatch(path.name)]
     instances += [path for session in sessions for path in session.glob("*/")]
     named |= {AGENTS_HOME, *(row["id"] for row in database.execute("SELECT id FROM task_sessions"))}
     return [f"{path.relative_to(home)} belongs to nobody" for path in (*instances, *sessions) if path.name not in named]
@@ -361,7 +362,7 @@ def wrong_modes(home: Path) -> Found:
             names[:], files[:] = [], []  # the agent's own temporary directory
         found += _wrong_mode(path, PRIVATE_DIRECTORIES)
         for name in files:
-            if not (path == home and name == "config.toml") and not Path(name).match(ARCHIVE):
+            if not (path == home and name == "config.toml") and not ARCHIVE.fullmatch(name):
                 found += _wrong_mode(path / name, PRIVATE_FILES)
     return found
 

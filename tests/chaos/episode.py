@@ -43,6 +43,9 @@ UNKNOWN: Final = """SELECT session_id AS id, session_id, executors_running.task_
     JOIN task_sessions ON task_sessions.id = session_id WHERE status = 'unknown' AND intent = '' AND parked_reason = ''
     AND state NOT IN ('FAILED', 'CANCELLED', 'COMPLETED')"""
 CLEAR_S: Final = 3.0
+LEFT: Final = """SELECT session_id AS id FROM executors_running JOIN task_sessions ON task_sessions.id = session_id
+    WHERE status IN ('ready', 'unknown') AND intent = '' AND state IN ('FAILED', 'CANCELLED', 'COMPLETED')"""
+"""Sessions that were ended while their agents could not be asked."""
 PROMISED: Final = "SELECT id, state, intent FROM tasks WHERE intent <> ''"
 
 
@@ -224,9 +227,10 @@ class Episode:
             return down
         if stuck := await self._stuck():
             return stuck
-        if self._faults.outages and await invariants.held(self._checks.left_over, CLEAR_S):
+        if self._faults.outages and (self.stage.rows(LEFT) or await invariants.held(self._checks.left_over, CLEAR_S)):
             # What could not be ended or removed without the engine, the next start of the backend does.
             self._people.counts["starts that cleared up behind an engine"] += 1
+            self._faults.outages = 0
             await self._faults.restart_backend()
             if stuck := await self._stuck():
                 return stuck
@@ -239,6 +243,9 @@ class Episode:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + QUIET_S
         while unsettled := [row for query in queries for row in self.stage.rows(query)]:
+            left = self.stage.rows(LEFT) if self._faults.outages else []
+            if {row["id"] for row in unsettled} <= {row["id"] for row in left}:
+                break
             if loop.time() > deadline:
                 return [
                     Violation(invariant="nothing_stuck", what=f"after {QUIET_S:g} s: {row}", session_id=row["id"])

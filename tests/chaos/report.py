@@ -34,6 +34,8 @@ def render(
     base, _, episode = seed.partition("/")
     number = plan.number if plan else "the end"
     command = f"PYTHONPATH=tests .venv/bin/python -m chaos --seed {base} --episode {episode}"
+    if stage.runtime != "standalone":
+        command += f" --runtime {stage.runtime}"
     lines = [
         f"VIOLATION: seed {base}, episode {episode}, round {number}; {len(found)} found",
         f"  again: {command}" + (f" --rounds {plan.number}" if plan else ""),

@@ -53,6 +53,7 @@ class DockerEngine:
         if "docker0" in {name for _, name in socket.if_nameindex()}:  # /sys may show another network than ours
             raise CannotStart("another engine has its bridge docker0 here")
         self.directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+        (self.directory / "owner").write_text(str(os.getpid()))
         self.socket = self.directory / "docker.sock"
         self.image = IMAGE
         self._forwarded = _forwarding()
@@ -85,7 +86,6 @@ class DockerEngine:
 
     def start(self) -> None:
         """Starts dockerd, and returns once it answers. Raises CannotStart with the end of its log."""
-        (self.directory / "owner").write_text(str(os.getpid()))
         (self.directory / "forwarding").write_text(self._forwarded)
         (self.directory / "network").write_text(_network())
         with (self.directory / "log").open("ab") as log:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from backend import Backend
+from kandev.agentctl.platform import children
 from runtimes.contained import Contained
 from runtimes.engine import DockerEngine
 from wire_client import CallFailed
@@ -173,3 +174,35 @@ async def test_cont_5_a_start_whose_end_nobody_can_prove_is_over(docker_backend:
         await client.wait_event(
             "session.resume.progress", lambda payload: payload["stage"] == "starting_agent", after=begun
         )
+
+
+async def test_cont_5_a_session_is_stopped_though_nobody_can_be_asked(
+    docker_backend: Backend, engine: DockerEngine
+) -> None:
+    """Its agentctl hangs while the engine is away: it is CANCELLED at once, and the next start ends what is left."""
+    await docker_backend.stop()
+    docker_backend.environment |= {"KANDEV__TIMING__AGENTCTL_SILENT_S": "1", "KANDEV__TIMING__STOP_GRACE_S": "1"}
+    await docker_backend.start()
+    async with docker_backend.client() as client:
+        session = await Contained.create(docker_backend, engine, client)
+        await session.begin_slow_turn()
+        container = session.container
+        (agentctl,) = children(int(engine.docker("inspect", "-f", "{{.State.Pid}}", container)))
+        engine.stop()
+        os.kill(agentctl, signal.SIGSTOP)
+        try:
+            await session.call("task.session.stop")
+            status = await session.status()
+            assert (status["state"], status["is_agent_running"]) == ("CANCELLED", False)
+        finally:
+            os.kill(agentctl, signal.SIGCONT)
+            engine.start()
+    await docker_backend.restart()
+    async with docker_backend.client() as client:
+        await session.follow(client)
+        assert engine.docker("inspect", "-f", "{{.State.Running}}", container) == "false"
+        status = await session.status()
+        assert (status["state"], status["turn"]) == ("CANCELLED", None)
+        assert status["last_turn"]["state"] in {"completed", "interrupted"}  # the agent may have come to its end
+        await session.call("task.session.recover", action="resume")
+        assert "apple" in await session.say("what is the word?")

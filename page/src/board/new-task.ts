@@ -83,7 +83,7 @@ export class NewTask {
 /** An agent's name, and what stands in its way. */
 export function nameOf({ display_name, launchable, found, problem }: Agent): string {
   if (!launchable) return `${display_name} · not in this version`;
-  if (!found) return `${display_name} · not found`;
+  if (!found) return `${display_name} · not found on this machine`;
   return problem ? `${display_name} · ${problem}` : display_name;
 }
 

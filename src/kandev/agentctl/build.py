@@ -69,7 +69,11 @@ def build_in(directory: Path) -> Path:
     with _ONE:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = directory / "agentctl.new"
-        build(str(draft))
+        try:
+            build(str(draft))
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
         digest = sha256(draft.read_bytes()).hexdigest()[:12]
         return draft.rename(directory / f"agentctl-{digest}.pyz")
 

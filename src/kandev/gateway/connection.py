@@ -6,7 +6,7 @@ import contextlib
 import structlog
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from kandev.errors import AgentError, Internal, KandevError, Stopping, TimedOut, Unavailable
+from kandev.errors import AgentError, Internal, KandevError, RuntimeUnreachable, Stopping, TimedOut, Unavailable
 from kandev.gateway import protocol
 from kandev.gateway.actions import perform
 from kandev.gateway.backend import Backend
@@ -86,6 +86,8 @@ class Connection:
 
 
 def _for_client(error: Exception, action: str) -> KandevError:
+    if isinstance(error, RuntimeUnreachable):
+        return Unavailable(error.message, reason="unreachable")
     if isinstance(error, AgentError):
         log.error("an agent's error reached the gateway", action=action, error=error.message)
         return Internal(error.message)

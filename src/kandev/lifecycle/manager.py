@@ -17,7 +17,7 @@ from kandev.domain.constants import Timing
 from kandev.domain.models import Event, ExecutorRunning, Message
 from kandev.domain.models import now as stamp
 from kandev.domain.resume import LaunchAgentRequest
-from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError
+from kandev.errors import AgentctlError, AgentDied, AgentError, Conflict, KandevError, RuntimeUnreachable
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.batch import Applied
 from kandev.lifecycle.command import command_of
@@ -275,7 +275,13 @@ class LifecycleManager:
             await execution.client.stop(grace_s=grace_s)
         except AgentError as error:
             log.info("execution.stop_by_identity", session_id=execution.ref.session_id, error=str(error))
-            await execution.runtime.clear_leftovers([execution.instance])
+            try:
+                await execution.runtime.clear_leftovers([execution.instance])
+            except RuntimeUnreachable:
+                execution.leaving.set()  # it may live: who settles it leaves it unknown, or ends it (CONT-5)
+                await execution.ended.wait()
+                self.on_broken(execution.ref.session_id)
+                raise
         await execution.ended.wait()
         failpoint("agent.after_stop")
         await execution.client.aclose()

@@ -180,6 +180,7 @@ class Executor:
             return False
         start.give_up(why)
         if start.execution is not None:
-            await self._manager.stop(start.execution, why=why, grace_s=0)
+            with contextlib.suppress(RuntimeUnreachable):  # as in `_failed`, which comes next
+                await self._manager.stop(start.execution, why=why, grace_s=0)
         await asyncio.wait([start.ready])
         return True

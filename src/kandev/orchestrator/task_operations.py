@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
+import structlog
 
 from kandev.agentctl.failpoints import failpoint
 from kandev.domain.constants import Timing
@@ -27,7 +28,7 @@ from kandev.domain.models import (
 )
 from kandev.domain.resume import evaluate_status
 from kandev.domain.states import SessionEvent, TaskEvent
-from kandev.errors import AgentError, ExecutionNotFoundError, SessionEnded
+from kandev.errors import AgentError, ExecutionNotFoundError, RuntimeUnreachable, SessionEnded
 from kandev.lifecycle.agent_logs import AgentLogs
 from kandev.lifecycle.execution import AgentExecution
 from kandev.lifecycle.manager import LifecycleManager
@@ -42,6 +43,8 @@ from kandev.orchestrator.views import ResumeAnswer, SessionStatus, SessionView, 
 from kandev.orchestrator.workspaces import SessionWorkspaces
 from kandev.store.database import Tx
 from kandev.store.store import Store
+
+log = structlog.get_logger(__name__)
 
 
 class TaskOperations:
@@ -247,12 +250,18 @@ class TaskOperations:
         return session_view(self._store.session(session_id), self._store.executor(session_id))
 
     async def end_agent(self, session_id: str, *, why: str) -> None:
-        """End whatever runs for a session: a start without grace, an agent gently."""
+        """End whatever runs for a session: a start without grace, an agent gently.
+
+        One that cannot be asked now is left, and ended by the next start of the session or the backend (CONT-5).
+        """
         await self._executor.give_up(session_id, why)
         execution = self._manager.get(session_id)
         if execution is not None:
             grace = self._timing.stop_grace_s if execution.ready else 0
-            await self._manager.stop(execution, why=why, grace_s=grace)
+            try:
+                await self._manager.stop(execution, why=why, grace_s=grace)
+            except RuntimeUnreachable as error:
+                log.warning("agent.left", session_id=session_id, error=error.message)
 
     async def end_for_good(self, session_id: str) -> None:
         """End whatever runs for a session that is being ended, also what an earlier backend left out of reach."""

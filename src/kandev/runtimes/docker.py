@@ -35,6 +35,7 @@ from kandev.runtimes.detached import ANSWER_S, attachable
 from kandev.runtimes.docker_address import engine_address
 from kandev.runtimes.docker_engine import CREATING, STARTING, Container, DockerEngine
 from kandev.runtimes.local import stop_agent
+from kandev.runtimes.lost_containers import end_lost
 from kandev.runtimes.session_files import sessions_in
 from kandev.store.failures import file_failure
 from kandev.worktrees.git import Git
@@ -103,6 +104,8 @@ class DockerRuntime:
         request.told(STARTING if container else CREATING)
         if container is not None and container.running:
             await self._engine.stop(container, grace_s=STOP_S)
+        else:
+            await end_lost(files.arguments)
         try:
             await asyncio.to_thread(self._prepare, files, request, user, await self._committer(request.cwd))
             return await self._up(container, request, files, user)
@@ -285,9 +288,11 @@ class DockerRuntime:
     async def _end(self, instance: Instance, *, grace_s: int) -> bool:
         """End the container's processes; True where it ran. One that runs another instance by now is left alone."""
         files = self._files_of(instance)
-        container = await self._find(files.session_id) if files.instance_id == instance.instance_id else None
-        if container is None or not container.running:
+        if files.instance_id != instance.instance_id:
             return False
+        container = await self._find(files.session_id)
+        if container is None or not container.running:
+            return await end_lost(files.arguments)
         try:
             await self._engine.stop(container, grace_s=grace_s)
         except AgentctlError:  # one that is paused cannot be stopped; the next start makes a new one
@@ -317,6 +322,7 @@ class DockerRuntime:
         container = await self._find(session_id)
         if container is not None:
             await self._engine.remove(container)
+        await end_lost(files.arguments)
         await asyncio.to_thread(files.remove)
 
     async def report(self) -> RuntimeReport:
