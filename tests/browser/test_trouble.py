@@ -63,8 +63,11 @@ def test_wire_12_a_mode_that_was_not_restored(play: Play) -> None:
     """What was written waits until a person agrees, and is sent then."""
     play.begin("native", modes=MODES)
     play.session.call("session.set_mode", mode_id="plan")
-    tab = play.come_back(modes=["default"])
-    tab.send("two")
+    slow = {"steps": [{"gate": "restore"}, {"replay": True}]}
+    tab = play.come_back(modes=["default"], on={"session/load": slow, "session/resume": slow})
+    tab.send("two")  # while it is coming back; later it would say that the person agrees
+    expect(tab.waiting).to_contain_text("Queued")
+    play.agent.open_gate("restore")
     tab.sees_moment("did not take back the mode that was set. Nothing is sent until you agree.")
     expect(tab.waiting).to_contain_text("two")
     tab.shot("mode-not-restored")
