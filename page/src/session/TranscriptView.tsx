@@ -11,6 +11,8 @@ import { usePlace } from "./place";
 const PINNED_PX = 48;
 const LOAD_PX = 1200;
 const DRAW_PX = 2500;
+/** Messages. */
+const WORTH_A_WORD = 600;
 
 interface Properties {
   readonly store: SessionStore;
@@ -67,6 +69,7 @@ export function TranscriptView({ store, starts, agent, place }: Properties) {
           ))}
         </div>
       </div>
+      <OnTheWay store={store} />
       {end.isBelow.value && (
         <button type="button" class="below" onClick={end.go}>
           New below ↓
@@ -186,5 +189,16 @@ function ChunkView({ chunk, starts, agent, scroller, before }: ChunkProperties) 
           );
         })}
     </div>
+  );
+}
+
+/** How far a way back through a long transcript is; a page or two come at once, without a word. */
+function OnTheWay({ store }: { store: SessionStore }) {
+  const count = store.onTheWay.value;
+  if (count < WORTH_A_WORD) return null;
+  return (
+    <p class="on-the-way" role="status">
+      Going back: {count.toLocaleString()} messages so far
+    </p>
   );
 }

@@ -201,6 +201,18 @@ describe("a place far above", () => {
     expect(connection.asked.filter((one) => one === "message.list")).toHaveLength(3);
   });
 
+  test("is shown once it is there, and how far the way back is until then", async () => {
+    pages(1);
+    const counts: number[] = [];
+    const lists: number[] = [];
+    store.onTheWay.subscribe((count) => void counts.push(count));
+    store.transcript.chunks.subscribe((chunks) => void lists.push(chunks.length));
+    store.caughtUp(snapshot(1, [message(1000, "newest")]));
+    await store.reach(450);
+    expect(counts).toEqual([0, 200, 400, 600, 0]);
+    expect(lists.filter((length) => length > 1)).toEqual([13]);
+  });
+
   test("that cannot be reached ends the search", async () => {
     pages(900);
     store.caughtUp(snapshot(1, [message(1000, "newest")]));

@@ -3,7 +3,7 @@
 import { batch, signal } from "@preact/signals";
 import type { Mode, Notification, Option, Queued, Snapshot, Status } from "../wire/answers";
 import type { Connection, Follower } from "../wire/connection";
-import type { PermissionRequest, SessionView, Turn } from "../wire/types";
+import type { Message, PermissionRequest, SessionView, Turn } from "../wire/types";
 import { Transcript } from "./transcript";
 
 /** A start that just went well, told once: until the next turn begins. */
@@ -44,6 +44,8 @@ export class SessionStore implements Follower {
   readonly modes = signal<readonly Mode[]>([]);
   readonly options = signal<readonly Option[]>([]);
   readonly hasEarlier = signal(false);
+  /** How many older messages have come that are not shown yet. */
+  readonly onTheWay = signal(0);
   readonly returned = signal<Return | undefined>(undefined);
   readonly silentFor = signal(0);
   /** Why the session cannot be shown: it is not there (any more). */
@@ -120,28 +122,38 @@ export class SessionStore implements Follower {
     return this.loading;
   }
 
-  /** Load older messages until the one with this place is here, or no more come. */
+  /** Load older messages until the one with this place is here, or no more come. They are shown together. */
   async reach(place: number): Promise<void> {
-    while (this.hasEarlier.peek()) {
-      const first = this.transcript.firstSeq() ?? 0;
-      if (first <= place) return;
-      await this.loadEarlier(LARGE_PAGE);
-      if (this.transcript.firstSeq() === first) return;
-    }
+    await this.loading;
+    await (this.loading ??= this.loadDownTo(place, LARGE_PAGE).finally(() => (this.loading = undefined)));
   }
 
-  private async load(limit: number): Promise<void> {
-    const before = this.transcript.firstSeq();
-    if (before === undefined) return;
+  private load(limit: number): Promise<void> {
+    return this.loadDownTo((this.transcript.firstSeq() ?? 1) - 1, limit);
+  }
+
+  private async loadDownTo(place: number, limit: number): Promise<void> {
+    const start = this.transcript.firstSeq();
+    const pages: (readonly Message[])[] = [];
+    let before = start;
+    let hasMore = this.hasEarlier.peek();
     try {
-      const page = await this.connection.request("message.list", { session_id: this.sessionId, before, limit });
-      batch(() => {
-        this.transcript.prepend(page.messages);
-        this.hasEarlier.value = page.has_more;
-      });
+      while (hasMore && before !== undefined && before > place) {
+        const page = await this.connection.request("message.list", { session_id: this.sessionId, before, limit });
+        pages.unshift(page.messages);
+        before = page.messages[0]?.seq ?? undefined;
+        hasMore = page.has_more;
+        this.onTheWay.value += page.messages.length;
+      }
     } catch {
-      // The connection is lost: whoever scrolls asks again.
+      // The connection is lost: what has come is shown, and whoever scrolls asks again.
     }
+    batch(() => {
+      this.onTheWay.value = 0;
+      if (start !== this.transcript.firstSeq()) return; // another snapshot came meanwhile
+      this.transcript.prepend(pages.flat());
+      this.hasEarlier.value = hasMore;
+    });
   }
 
   private replaceAll(snapshot: Snapshot): void {
