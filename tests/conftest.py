@@ -5,6 +5,7 @@ KANDEV_CI=1 the machine is expected to have everything: then a skip fails the ru
 """
 
 import os
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -37,6 +38,9 @@ class SkipLedger:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A run in the background is started so, and its children would not hear the signal that tests send them.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     ledger = SkipLedger()
     config.stash[SKIPS] = ledger.skips
     config.pluginmanager.register(ledger, "skip-ledger")
