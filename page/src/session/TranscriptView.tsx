@@ -11,6 +11,8 @@ import { usePlace } from "./place";
 const PINNED_PX = 48;
 const LOAD_PX = 1200;
 const DRAW_PX = 2500;
+/** How high a message is taken to be until it is drawn. */
+const ENTRY_PX = 40;
 /** Messages. */
 const WORTH_A_WORD = 600;
 
@@ -151,8 +153,8 @@ interface ChunkProperties {
 /** Neighbours in the transcript. Far from the view only their height is kept, so that any number of them is smooth. */
 function ChunkView({ chunk, starts, agent, scroller, before }: ChunkProperties) {
   const place = useRef<HTMLDivElement>(null);
-  const isNear = useSignal(true);
-  const height = useRef(0);
+  const isNear = useSignal(!chunk.isFar);
+  const height = useRef(chunk.isFar ? chunk.entries.peek().length * ENTRY_PX : 0);
   useEffect(() => {
     const element = place.current;
     if (!element || typeof IntersectionObserver === "undefined") return;

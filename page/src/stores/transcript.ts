@@ -9,6 +9,8 @@ export type Entry = Signal<Placed>;
 /** Neighbours in the transcript, ascending. A chunk is drawn as one, and not at all while it is far from the view. */
 export interface Chunk {
   readonly key: number;
+  /** It came with so many others that it is far from the view, and need not be drawn to be measured. */
+  readonly isFar: boolean;
   readonly entries: Signal<readonly Entry[]>;
 }
 
@@ -16,6 +18,7 @@ export interface Chunk {
 export type Appended = "done" | "more";
 
 const CHUNK = 50;
+const FAR = 10;
 
 export class Transcript {
   readonly chunks = signal<readonly Chunk[]>([]);
@@ -38,8 +41,9 @@ export class Transcript {
       .filter(isPlaced)
       .filter((one) => !this.byId.has(one.id))
       .map((one) => this.entry(one));
+    const isFar = entries.length > FAR * CHUNK;
     const chunks: Chunk[] = [];
-    for (let at = 0; at < entries.length; at += CHUNK) chunks.push(this.chunk(entries.slice(at, at + CHUNK)));
+    for (let at = 0; at < entries.length; at += CHUNK) chunks.push(this.chunk(entries.slice(at, at + CHUNK), isFar));
     if (chunks.length > 0) this.chunks.value = [...chunks, ...this.chunks.value];
   }
 
@@ -89,8 +93,8 @@ export class Transcript {
     return entry;
   }
 
-  private chunk(entries: readonly Entry[]): Chunk {
-    return { key: ++this.lastKey, entries: signal(entries) };
+  private chunk(entries: readonly Entry[], isFar = false): Chunk {
+    return { key: ++this.lastKey, isFar, entries: signal(entries) };
   }
 
   private insert(entry: Entry): void {
