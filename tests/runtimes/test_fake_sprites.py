@@ -1,6 +1,8 @@
 """The Sprites service of the tests as the official client sees it, and our client beside that on the same sandboxes."""
 
 import asyncio
+import contextlib
+import random
 import socket
 import time
 from collections.abc import AsyncIterator
@@ -48,9 +50,11 @@ async def api(service: FakeSprites) -> AsyncIterator[SpritesApi]:
 
 @pytest.fixture
 def port() -> int:
-    """A port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    """A port that is free now, and that the system gives to nobody who asks for any."""
+    for candidate in random.sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", candidate)):
+            return candidate
+    raise AssertionError("no port is free")
 
 
 async def test_sandboxes_are_made_found_and_removed(official: AsyncSpritesClient, api: SpritesApi) -> None:
