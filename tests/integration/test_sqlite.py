@@ -74,6 +74,21 @@ async def test_a_write_is_read_at_once(database: SqliteDatabase) -> None:
     assert [tuple(found) for found in await database.scan("everything")] == [(1, "uno")]
 
 
+async def test_reads_of_a_moment_see_nothing_that_comes_later(database: SqliteDatabase) -> None:
+    """Also in a moment inside it, and behind an error; what was committed meanwhile is seen afterwards."""
+    await database.write(put(1))
+    with contextlib.closing(sqlite3.connect(database.path)) as another, database.moment():
+        assert ids(database) == [1]
+        with another:
+            another.execute("INSERT INTO items (id, name) VALUES (2, 'x')")
+        with database.moment():
+            assert ids(database) == [1]
+    with pytest.raises(KeyError), database.moment():
+        database.all("no_such_statement")
+    await database.write(put(3))
+    assert ids(database) == [1, 2, 3]
+
+
 async def test_many_rows_are_one_statement(database: SqliteDatabase) -> None:
     """`many` takes any iterable of mappings."""
     await database.write(lambda tx: tx.many("put", ({"id": n, "name": str(n)} for n in range(100))))

@@ -84,7 +84,14 @@ class TaskOperations:
         return self.status(task_id, session_id)
 
     def status(self, task_id: str, session_id: str) -> SessionStatus:
-        """The same without awaiting; a few reads by key."""
+        """The same without awaiting; a few reads by key, of one moment.
+
+        A prompt that is being taken is in the queue or in a turn: it would seem to be in neither otherwise.
+        """
+        with self._store.database.moment():
+            return self._status(task_id, session_id)
+
+    def _status(self, task_id: str, session_id: str) -> SessionStatus:
         store = self._store
         session, row = store.session(session_id, task_id=task_id), store.executor(session_id)
         execution = self._executor.running(session_id)

@@ -9,6 +9,7 @@ A statement is known by its name only. They stand in one `.sql` text:
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -63,6 +64,12 @@ class Database(Protocol):
 
     def all(self, name: str, /, **args: Any) -> list[Row]:
         """Read a few rows by an index, in the loop."""
+
+    def moment(self) -> AbstractContextManager[None]:
+        """Let all reads of a block see one moment: what is committed meanwhile is seen behind it.
+
+        The block awaits nothing. One inside another one is that one's moment.
+        """
 
     async def scan(self, name: str, /, **args: Any) -> list[Row]:
         """Read many rows, or by no index, on a reader's thread. Scans take turns."""

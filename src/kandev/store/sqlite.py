@@ -92,6 +92,18 @@ class SqliteDatabase:
         """Read a few rows by an index, in the loop."""
         return self._read(self._reader, name, args, sqlite3.Cursor.fetchall)
 
+    @contextlib.contextmanager
+    def moment(self) -> Iterator[None]:
+        """Let all reads of a block, which awaits nothing, see one moment (see Database.moment)."""
+        if self._closed:
+            raise Stopping
+        if self._reader.in_transaction:
+            yield
+            return
+        with self._reader:  # commits, which ends the reading
+            self._reader.execute("BEGIN")
+            yield
+
     async def scan(self, name: str, /, **args: Any) -> list[Row]:
         """Read many rows on the reader's thread."""
         return await self._on_thread(lambda: self._read(self._scanner, name, args, sqlite3.Cursor.fetchall))
