@@ -1,5 +1,5 @@
 import type { ComponentChildren } from "preact";
-import { useEffect, useId, useRef } from "preact/hooks";
+import { useId, useLayoutEffect, useRef } from "preact/hooks";
 
 interface Properties {
   readonly title: string;
@@ -12,7 +12,8 @@ interface Properties {
 export function Dialog({ title, onClose, children, isWide = false }: Properties) {
   const element = useRef<HTMLDialogElement>(null);
   const heading = useId();
-  useEffect(() => {
+  // Before the next key: what is typed at once belongs into the dialog.
+  useLayoutEffect(() => {
     const before = document.activeElement;
     element.current?.showModal();
     return () => before instanceof HTMLElement && before.focus();
