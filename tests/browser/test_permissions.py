@@ -37,6 +37,21 @@ def test_keys_answer_only_while_the_question_has_the_focus(desk: Desk, stage: St
     tab.sees("Reject")
 
 
+def test_what_is_typed_at_once_belongs_into_the_dialog(desk: Desk) -> None:
+    """The dialog has the focus before the key that follows the one which opens it."""
+    tab = desk.tab()
+    expect(tab.page.get_by_text("No tasks yet")).to_be_visible()
+    assert (
+        tab.page.evaluate(
+            """() => {
+            document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "n", bubbles: true }));
+            return new Promise((tell) => setTimeout(() => tell(document.activeElement.tagName)));
+        }"""
+        )
+        == "TEXTAREA"
+    )
+
+
 def test_everything_is_reached_by_keys(desk: Desk, stage: Stage) -> None:
     """A task is made, its question is gone to and answered, a message is written, and the board is there again."""
     tab = desk.tab()
