@@ -124,8 +124,8 @@ export class SessionStore implements Follower {
 
   /** Load older messages until the one with this place is here, or no more come. They are shown together. */
   async reach(place: number): Promise<void> {
-    await this.loading;
-    await (this.loading ??= this.loadDownTo(place, LARGE_PAGE).finally(() => (this.loading = undefined)));
+    while (this.loading) await this.loading;
+    await (this.loading = this.loadDownTo(place, LARGE_PAGE).finally(() => (this.loading = undefined)));
   }
 
   private load(limit: number): Promise<void> {
