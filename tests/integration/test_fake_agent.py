@@ -432,7 +432,8 @@ def test_wire_8_a_grandchild_can_hold_stdout(make: Make, tmp_path: Path) -> None
         begin(peer, peer.new(tmp_path))
         (child,) = fake.wait(fake.spawned)
         assert peer.process.wait(30) == 3
-        assert os.readlink(f"/proc/{child}/fd/1") == os.readlink(f"/proc/self/fd/{peer.process.stdout.fileno()}")  # type: ignore[union-attr]
+        assert peer.process.stdout is not None
+        assert os.readlink(f"/proc/{child}/fd/1") == os.readlink(f"/proc/self/fd/{peer.process.stdout.fileno()}")
         assert os.getsid(child) == child
         os.kill(child, signal.SIGTERM)
         assert fake.alive() == [child]

@@ -1,12 +1,20 @@
 """A session of the demo agent in a container, driven as any client drives it."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Protocol, Self
 
 from backend import Backend
 from wire_client import Client
 
 SLOW = "slow 40"
+
+
+async def said_to_its_end(journals: Callable[[], str], last: str) -> None:
+    """Waits until the journals of an agent that nobody reads have the answer to the prompt that made it say `last`."""
+    async with asyncio.timeout(60):
+        while "stopReason" not in (await asyncio.to_thread(journals)).partition(f"{last} ")[2]:
+            await asyncio.sleep(0.05)
 
 
 class Engine(Protocol):

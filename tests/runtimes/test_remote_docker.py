@@ -12,7 +12,7 @@ import pytest
 
 from backend import Backend
 from repositories import commit, git
-from runtimes.contained import Contained, doctor, leave_container
+from runtimes.contained import Contained, doctor, leave_container, said_to_its_end
 from runtimes.far_host import FarHost
 from wire_client import CallFailed, Client
 
@@ -327,7 +327,9 @@ async def test_cont_2_a_turn_that_ended_without_a_backend_is_read_from_a_stopped
         session = await Far.begin(backend, far, client)
         prompt = await session.begin_slow_turn()
         await backend.kill9()
-    await asyncio.sleep(5)
+    await said_to_its_end(
+        lambda: far.docker("exec", session.container, "sh", "-c", "cat /kandev/*/journal/*"), f"step {ALL[-1]}"
+    )
     far.docker("stop", session.container)
     await backend.start()
     async with backend.client() as client:

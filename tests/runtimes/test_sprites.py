@@ -11,6 +11,7 @@ import pytest
 
 from backend import Backend
 from repositories import commit, git
+from runtimes.contained import said_to_its_end
 from runtimes.fake_sprites import TOKEN, Box, FakeSprites
 from stand_ins import Stage, Talk
 from wire_client import CallFailed, Client
@@ -211,7 +212,8 @@ async def test_a_turn_that_ended_without_a_backend_is_read_from_the_sandbox(
         session = await Boxed.create(sprites, client)
         prompt = await session.begin_slow_turn()
         await backend.kill9()
-    await asyncio.sleep(4)
+    journals = (session.box.directory / "kandev").glob
+    await said_to_its_end(lambda: "".join(path.read_text() for path in journals("*/journal/*")), f"step {ALL[-1]}")
     await sprites.cool(session.name)
     await backend.start()
     async with backend.client() as client:

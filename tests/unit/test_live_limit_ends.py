@@ -18,7 +18,8 @@ class NoAgents:
 @pytest.mark.parametrize("steps", range(8))
 async def test_state_1_the_watch_ends_also_when_an_agent_ended_just_now(steps: int) -> None:
     """It is cancelled some steps of the loop after it was told of a change; it once went on for an hour then."""
-    limit = LiveLimit(NoAgents(), most=1, idle_minutes=30, busy=lambda _session_id: False)  # type: ignore[arg-type]
+    manager: Any = NoAgents()
+    limit = LiveLimit(manager, most=1, idle_minutes=30, busy=lambda _session_id: False)
     watch = asyncio.create_task(limit.run())
     await asyncio.sleep(0.01)
     limit.changed()
