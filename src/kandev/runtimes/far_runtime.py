@@ -5,7 +5,7 @@ import asyncio
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
@@ -22,6 +22,8 @@ __all__ = ["Door", "FarRuntime"]
 
 log = structlog.get_logger(__name__)
 
+ConfigT = TypeVar("ConfigT")
+
 
 class Door(Protocol):
     """A socket here that leads to one instance there. `gone` is true once its place is known to be over."""
@@ -37,8 +39,8 @@ class Door(Protocol):
         ...
 
 
-class FarRuntime(abc.ABC):
-    """Keeps tokens and journals under `directory`, one subdirectory for each session."""
+class FarRuntime(abc.ABC, Generic[ConfigT]):
+    """Keeps tokens and journals under `directory`, one subdirectory for each session. `ConfigT` are its settings."""
 
     name: str
     lasting = True
@@ -50,6 +52,7 @@ class FarRuntime(abc.ABC):
     def __init__(
         self,
         directory: Path,
+        config: ConfigT,
         *,
         home_id: Callable[[], str],
         environ: Mapping[str, str],
@@ -57,6 +60,7 @@ class FarRuntime(abc.ABC):
         reach_s: float = REACH_S,
     ) -> None:
         self._directory = directory
+        self._config = config
         self._home_id = home_id
         self._environ = environ
         self._cap_bytes = cap_bytes

@@ -6,7 +6,7 @@ reconnected by what its row names. A host that cannot be reached leaves everythi
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -14,10 +14,9 @@ from typing import Final
 import msgspec
 import structlog
 
-from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import RemoteDockerConfig
-from kandev.domain.constants import AGENTCTL_READY_S, REACH_S
+from kandev.domain.constants import AGENTCTL_READY_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError, RuntimeUnreachable, TimedOut
 from kandev.runtimes.base import Instance, InstanceRequest, RuntimeReport
 from kandev.runtimes.container_spec import container_name, home_labels, publishes_port
@@ -44,25 +43,12 @@ _LOOK_S: Final = 2.0
 _STDERR_BYTES: Final = 64 << 20
 
 
-class RemoteDockerRuntime(FarRuntime):
+class RemoteDockerRuntime(FarRuntime[RemoteDockerConfig]):
     """One container and one volume for each session."""
 
     name = "remote_docker"
     ask_s = 8.0
     wake_s = AGENTCTL_READY_S
-
-    def __init__(
-        self,
-        directory: Path,
-        config: RemoteDockerConfig,
-        *,
-        home_id: Callable[[], str],
-        environ: Mapping[str, str],
-        cap_bytes: int = CAP_BYTES,
-        reach_s: float = REACH_S,
-    ) -> None:
-        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes, reach_s=reach_s)
-        self._config = config
 
     @cached_property
     def _link(self) -> SshLink | TlsLink:

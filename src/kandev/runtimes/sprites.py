@@ -7,7 +7,7 @@ session's sandbox is destroyed; whatever else goes wrong leaves it as it is.
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Final
@@ -16,10 +16,8 @@ import msgspec
 import structlog
 
 from kandev.agentctl.build import build_in
-from kandev.agentctl.sidecar import CAP_BYTES
 from kandev.agents.place import Place
 from kandev.config import SpritesConfig
-from kandev.domain.constants import REACH_S
 from kandev.errors import AgentctlError, AgentError, Conflict, KandevError
 from kandev.runtimes.base import Instance, InstanceRequest, RuntimeReport
 from kandev.runtimes.far_runtime import Door, FarRuntime
@@ -49,25 +47,12 @@ _REPLACED: Final = (
 )
 
 
-class SpritesRuntime(FarRuntime):
+class SpritesRuntime(FarRuntime[SpritesConfig]):
     """One sandbox for each session."""
 
     name = "sprites"
     ask_s = 5.0
     wake_s = 60.0
-
-    def __init__(
-        self,
-        directory: Path,
-        config: SpritesConfig,
-        *,
-        home_id: Callable[[], str],
-        environ: Mapping[str, str],
-        cap_bytes: int = CAP_BYTES,
-        reach_s: float = REACH_S,
-    ) -> None:
-        super().__init__(directory, home_id=home_id, environ=environ, cap_bytes=cap_bytes, reach_s=reach_s)
-        self._config = config
 
     @cached_property
     def _api(self) -> SpritesApi:
