@@ -181,7 +181,7 @@ async def test_connections_that_are_cut_lose_nothing(backend: Backend, far: FarH
         for _ in range(3):
             for pid in session_processes():
                 os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.7)
+            await asyncio.sleep(0.7)  # the turn goes on, by a new connection
         assert (await session.turn_ended())["state"] == "completed"
         assert await session.counted(prompt) == ALL
         assert "apple" in await session.say("what is the word?")
@@ -204,7 +204,7 @@ async def test_cont_5_a_link_that_is_down_for_a_while_loses_nothing(backend: Bac
         session = await Far.begin(backend, far, client)
         prompt = await session.begin_slow_turn()
         far.link_down()
-        await asyncio.sleep(25)
+        await asyncio.sleep(25)  # the link is down for longer than keepalives take to notice: 15 to 20 s
         assert (await session.status())["turn"] is not None
         far.link_up()
         assert (await session.turn_ended())["state"] == "completed"
@@ -237,7 +237,7 @@ async def test_cont_5_a_link_that_is_down_for_longer_loses_nothing_either(impati
         session = await Far.begin(impatient, far, client)
         prompt = await session.begin_slow_turn()
         far.link_down()
-        await asyncio.sleep(35)
+        await asyncio.sleep(35)  # the same, and then for longer than `reach_s` with pauses
         status = await session.status()
         assert (status["state"], status["turn"] is not None) == ("RUNNING", True)
         far.link_up()

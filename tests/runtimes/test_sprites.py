@@ -232,7 +232,7 @@ async def test_connections_that_are_cut_lose_nothing(backend: Backend, sprites: 
         prompt = await session.begin_slow_turn()
         for _ in range(4):
             await session.box.cut()
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # the turn goes on, by a new connection
         assert (await session.turn_ended())["state"] == "completed"
         assert await session.counted(prompt) == ALL
         assert "apple" in await session.say("what is the word?")
