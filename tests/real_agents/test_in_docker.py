@@ -122,7 +122,7 @@ async def test_cont_2_a_real_agent_remembers_over_its_container(
     backend = contained_backend
     async with backend.client() as client:
         session = await Contained.create(
-            backend, engine, client, FIRST, agent=case.name, repository_path=str(repository)
+            backend, engine, client, description=FIRST, agent=case.name, repository_path=str(repository)
         )
         container, worktree = session.container, (await session.status())["worktree_path"]
         assert container_model.request_with("MARK-ALPHA1")["marks"] == ["MARK-ALPHA1"]
@@ -154,7 +154,7 @@ async def test_cont_1_a_turn_of_a_real_agent_goes_on(
     """The backend is killed in the middle of its turn; the next one has each piece of the answer once."""
     backend = contained_backend
     async with backend.client() as client:
-        session = await Contained.create(backend, engine, client, FIRST, agent=case.name)
+        session = await Contained.create(backend, engine, client, description=FIRST, agent=case.name)
         prompt = (await session.call("message.add", content="slow: 60"))["message"]["id"]
         await client.wait_event("session.message.delta", lambda delta: "piece 3" in delta["text"])
         await backend.kill9()

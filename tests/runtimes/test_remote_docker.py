@@ -12,11 +12,10 @@ import pytest
 
 from backend import Backend
 from repositories import commit, git
-from runtimes.contained import Contained, doctor, leave_container, said_to_its_end
+from runtimes.contained import Contained, doctor, leave_container
+from runtimes.demo_session import ALL, said_to_its_end
 from runtimes.far_host import FarHost
 from wire_client import CallFailed, Client
-
-SLOW, ALL = "slow 40", [str(n) for n in range(1, 41)]
 
 
 class Far(Contained):
@@ -25,14 +24,6 @@ class Far(Contained):
     @classmethod
     async def begin(cls, backend: Backend, far: FarHost, client: Client, **more: Any) -> "Far":
         return await cls.create(backend, far, client, runtime="remote_docker", **more)
-
-    async def counted(self, message_id: str) -> list[str]:
-        """The numbers in what a slow turn said: each of them once, if nothing was lost and nothing came twice."""
-        return [word for word in (await self.answer(message_id)).split() if word.isdecimal()]
-
-    async def notes(self) -> list[str]:
-        messages = (await self.client.call("message.list", {"session_id": self.id, "limit": 200}))["messages"]
-        return [one["content"] for one in messages if one["author_type"] == "system"]
 
     async def here(self) -> Path:
         """The session's directory on this machine."""
@@ -327,9 +318,7 @@ async def test_cont_2_a_turn_that_ended_without_a_backend_is_read_from_a_stopped
         session = await Far.begin(backend, far, client)
         prompt = await session.begin_slow_turn()
         await backend.kill9()
-    await said_to_its_end(
-        lambda: far.docker("exec", session.container, "sh", "-c", "cat /kandev/*/journal/*"), f"step {ALL[-1]}"
-    )
+    await said_to_its_end(lambda: far.docker("exec", session.container, "sh", "-c", "cat /kandev/*/journal/*"))
     far.docker("stop", session.container)
     await backend.start()
     async with backend.client() as client:

@@ -5,81 +5,30 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from backend import Backend
 from repositories import commit, git
-from runtimes.contained import said_to_its_end
+from runtimes.demo_session import ALL, DemoSession, said_to_its_end
 from runtimes.fake_sprites import TOKEN, Box, FakeSprites
 from stand_ins import Stage, Talk
 from wire_client import CallFailed, Client
 
-SLOW = "slow 30"
-ALL = [str(n) for n in range(1, 31)]
 
-
-class Boxed:
+class Boxed(DemoSession):
     """A session of the demo agent in a sandbox."""
 
     def __init__(self, sprites: FakeSprites, client: Client, created: Any) -> None:
-        self.sprites, self.client = sprites, client
-        self.task_id, self.id = created["task"]["id"], created["session"]["id"]
+        super().__init__(client, created)
+        self.sprites = sprites
 
     @classmethod
-    async def create(cls, sprites: FakeSprites, client: Client, **more: Any) -> "Boxed":
-        request = {"agent": "demo", "description": "remember apple", "runtime": "sprites", "start": False, **more}
-        session = cls(sprites, client, await client.call("task.create", request))
-        await session.follow(client)
-        await session.call("task.session.start")
-        await session.turn_ended()
+    async def create(cls, sprites: FakeSprites, client: Client, **more: Any) -> Self:
+        session = cls(sprites, client, await cls.task(client, "sprites", **more))
+        await session.start()
         return session
-
-    async def follow(self, client: Client) -> None:
-        self.client = client
-        await client.call("session.subscribe", {"session_id": self.id})
-
-    async def call(self, name: str, /, **payload: Any) -> Any:
-        return await self.client.call(name, {"task_id": self.task_id, "session_id": self.id, **payload})
-
-    async def status(self) -> Any:
-        return await self.call("task.session.status")
-
-    async def turn_ended(self) -> Any:
-        """Waits until no turn runs and nothing is queued; the last turn."""
-        async with asyncio.timeout(90):
-            while (status := await self.status())["turn"] or status["queued"] or status["stage"]:
-                await asyncio.sleep(0.05)
-        return status["last_turn"]
-
-    async def say(self, text: str) -> str:
-        """What the agent answers."""
-        message = (await self.call("message.add", content=text))["message"]
-        await self.turn_ended()
-        return await self.answer(message["id"])
-
-    async def messages(self) -> list[Any]:
-        return list((await self.client.call("message.list", {"session_id": self.id, "limit": 200}))["messages"])
-
-    async def answer(self, message_id: str) -> str:
-        messages = await self.messages()
-        turn = next(one["turn_id"] for one in messages if one["id"] == message_id)
-        own = [one for one in messages if one["turn_id"] == turn and one["author_type"] == "agent"]
-        return "".join(one["content"] for one in own if one["type"] == "message")
-
-    async def counted(self, message_id: str) -> list[str]:
-        """The numbers in what a slow turn said: each of them once, if nothing was lost and nothing came twice."""
-        return [word for word in (await self.answer(message_id)).split() if word.isdecimal()]
-
-    async def notices(self) -> list[str]:
-        return [one["content"] for one in await self.messages() if one["author_type"] == "system"]
-
-    async def begin_slow_turn(self, text: str = SLOW) -> str:
-        """Begins a turn of three seconds, and returns once its first chunks are there; the prompt's id."""
-        message = (await self.call("message.add", content=text))["message"]
-        await self.client.wait_event("session.message.delta", lambda payload: "step" in payload["text"])
-        return str(message["id"])
 
     @property
     def name(self) -> str:
@@ -150,7 +99,7 @@ async def test_work_comes_home_after_each_turn(backend: Backend, sprites: FakeSp
                 await asyncio.sleep(0.05)
         assert git(here, "rev-parse", "HEAD^") == agents
         assert "Kandev-Uncommitted: yes" in git(here, "log", "-1", "--format=%B")
-        assert await session.notices() == []
+        assert await session.notes() == []
 
 
 async def test_of_earlier_instances_the_sandbox_keeps_one(backend: Backend, sprites: FakeSprites) -> None:
@@ -213,7 +162,7 @@ async def test_a_turn_that_ended_without_a_backend_is_read_from_the_sandbox(
         prompt = await session.begin_slow_turn()
         await backend.kill9()
     journals = (session.box.directory / "kandev").glob
-    await said_to_its_end(lambda: "".join(path.read_text() for path in journals("*/journal/*")), f"step {ALL[-1]}")
+    await said_to_its_end(lambda: "".join(path.read_text() for path in journals("*/journal/*")))
     await sprites.cool(session.name)
     await backend.start()
     async with backend.client() as client:
@@ -236,7 +185,7 @@ async def test_connections_that_are_cut_lose_nothing(backend: Backend, sprites: 
         assert (await session.turn_ended())["state"] == "completed"
         assert await session.counted(prompt) == ALL
         assert "apple" in await session.say("what is the word?")
-        assert await session.notices() == []
+        assert await session.notes() == []
 
 
 async def test_a_paused_sandbox_goes_on(backend: Backend, sprites: FakeSprites) -> None:
@@ -281,7 +230,7 @@ async def test_cont_6_a_sandbox_that_is_gone_is_replaced(
         await session.follow(client)
         with pytest.raises(CallFailed, match="Session not found"):
             await session.call("task.session.resume", wait=True)
-        assert any("The session's sandbox is gone" in notice for notice in await session.notices())
+        assert any("The session's sandbox is gone" in notice for notice in await session.notes())
         assert (session.directory / "left").read_text() == "left"
         assert git(session.directory, "status", "--porcelain") == "?? left"
         assert "hello" in await session.say("hello")
